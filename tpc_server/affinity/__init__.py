@@ -1,0 +1,1 @@
+"""which CPUs there are and which core gets which. Owner: any thread (names only)."""

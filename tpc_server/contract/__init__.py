@@ -1,0 +1,1 @@
+"""request types, declared once, with their decoders. Owner: any thread (names only)."""

@@ -1,0 +1,1 @@
+"""schedulers behind the boundary. Owner: any thread (names only)."""

@@ -1,0 +1,1 @@
+"""response bytes (standard library only). Owner: any thread (names only)."""

@@ -1,0 +1,1 @@
+"""the FSM steps a core runs. Owner: any thread (names only)."""

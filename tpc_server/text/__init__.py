@@ -1,0 +1,1 @@
+"""tokenizers, detokenization tables and incremental detokenization. Owner: any thread (names only)."""
