@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tpc_server.affinity.cpulist import read_text
+
 _V1_NAMES = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 
 
@@ -29,7 +31,7 @@ def read_quota(base: Path, pid: int = 0) -> float | None:
 def _memberships(base: Path, pid: int) -> list[tuple[str, str]]:
     """(controllers, path) of each line of /proc/<pid>/cgroup; v2 has no controllers."""
     found: list[tuple[str, str]] = []
-    for line in _read(base / "proc" / (str(pid) if pid else "self") / "cgroup").splitlines():
+    for line in read_text(base / "proc" / (str(pid) if pid else "self") / "cgroup").splitlines():
         fields = line.split(":", 2)
         if len(fields) == 3 and not fields[1].startswith("name="):
             found.append((fields[1], fields[2]))
@@ -53,12 +55,12 @@ def _walk(mount: Path, path: str, limit_of: Callable[[Path], float | None]) -> l
 
 
 def _v2_limit(folder: Path) -> float | None:
-    fields = _read(folder / "cpu.max").split()
+    fields = read_text(folder / "cpu.max").split()
     return _ratio(fields[0], fields[1]) if len(fields) == 2 else None
 
 
 def _v1_limit(folder: Path) -> float | None:
-    return _ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+    return _ratio(read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us"))
 
 
 def _ratio(quota: str, period: str) -> float | None:
@@ -66,10 +68,3 @@ def _ratio(quota: str, period: str) -> float | None:
     if not (quota.isdecimal() and period.isdecimal()):
         return None
     return int(quota) / int(period) if int(quota) and int(period) else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except (OSError, ValueError):
-        return ""

@@ -1,8 +1,9 @@
-"""The kernel's CPU list notation ("0-3,8"). Owner: none, pure functions."""
+"""The kernel's text files and its CPU list notation ("0-3,8"). Owner: none, functions only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 # Linux is built for at most 8192 CPUs; a larger number is a mistake, and a range up to it would
 # only fill the memory.
@@ -34,3 +35,11 @@ def format_cpus(cpus: Iterable[int]) -> str:
         else:
             runs.append([cpu, cpu])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) or "-"
+
+
+def read_text(path: Path) -> str:
+    """The file's text, stripped; empty when it cannot be read for any reason."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except (OSError, ValueError):
+        return ""

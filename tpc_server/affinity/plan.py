@@ -141,6 +141,8 @@ def plan(topology: Topology, settings: PlanSettings | None = None) -> CorePlan:
     warnings: list[str] = []
     lists, numbers, reason = _stage_lists(settings, topology, budget, engine)
     count = 1 + max(core for cores in lists.values() for core in cores)
+    if topology.quota is not None and count > budget:
+        warnings.append(f"{count} cores under a cgroup quota of {topology.quota:g} CPUs")
 
     floating = ""
     if settings.unpinned:
@@ -150,7 +152,9 @@ def plan(topology: Topology, settings: PlanSettings | None = None) -> CorePlan:
     elif not numbers and budget < len(topology.allowed):
         # A quota below the mask means that the CPUs are shared with containers that see the same
         # mask. Each of them would pin to the same lowest CPUs and leave the others idle.
-        floating = f"unpinned, a quota of {topology.quota:g} CPUs on {len(topology.allowed)} shared"
+        floating = (
+            f"unpinned, the cgroup grants {topology.quota:g} of {len(topology.allowed)} shared CPUs"
+        )
     if floating:
         return CorePlan(
             cores=_specs(lists, [()] * count),

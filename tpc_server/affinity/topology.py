@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpc_server.affinity.cgroup import read_quota
-from tpc_server.affinity.cpulist import format_cpus, parse_cpus
+from tpc_server.affinity.cpulist import format_cpus, parse_cpus, read_text
 
 Group = tuple[int, ...]
 
@@ -87,7 +87,7 @@ def read(
     if not mask and base == Path("/"):
         mask, pinnable = _kernel_mask(pid)
         if not pinnable:
-            notes.append("this system has no affinity calls")
+            notes.append("the system gives no affinity mask")
     elif not mask:
         mask = _status_mask(base, pid)
     if not mask:
@@ -106,14 +106,6 @@ def read(
     if not caches:
         notes.append("caches not readable")
     return Topology(mask, read_quota(base, pid), siblings, nodes, caches, pinnable, tuple(notes))
-
-
-def read_text(path: Path) -> str:
-    """The file's text, stripped; empty when it cannot be read for any reason."""
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def _kernel_mask(pid: int) -> tuple[Group, bool]:
