@@ -1,1 +1,1 @@
-"""tokenizers, detokenization tables and incremental detokenization. Owner: any thread (names only)."""
+"""Tokenizers, piece tables and incremental detokenization. Owner: any thread (names only)."""
