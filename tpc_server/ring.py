@@ -1,0 +1,444 @@
+"""SPSC byte ring. Owner: one producer thread and one consumer thread, each its own half.
+
+Layout in a region, from `offset` (a multiple of 128 bytes):
+
+    +0     u64 head    bytes ever written; the producer's line. Low bit set: producer closed
+    +128   u64 tail    bytes ever read; the consumer's line. Low bit set: consumer closed
+    +136   u64 done    records ever read
+    +256   data        `capacity` bytes, a power of two
+
+A record is `u32 size | u16 key bytes | u8 kind | u8 flags`, the key, the payload; it starts on
+8 bytes and never crosses the end of the data (a pad record fills the rest). `size` counts key
+and payload. Both counters only grow, so full and empty cannot be mistaken for each other, and
+a close is one store that the other side reads together with the position.
+
+Why it is correct (docs/adr/0001-wake-protocol.md): a side stores only its own words, record
+bytes are stored before the head that covers them and loaded before the tail that frees them,
+and x86-64 keeps both orders. tests/interleave runs this very code over every schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tpc_server.shm import LINE_BYTES, Mapping, Memory, Words
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+Part: TypeAlias = "ReadableBuffer"
+"""A piece of a payload: bytes, or any C-contiguous buffer of any item format."""
+
+Record: TypeAlias = tuple[int, bytes, bytes]
+"""(kind, key, payload), as drained."""
+
+RING_HEADER_BYTES: Final = 2 * LINE_BYTES
+MIN_CAPACITY: Final = 64
+MAX_CAPACITY: Final = 1 << 31
+MAX_KEY_BYTES: Final = 0xFFFF
+
+# Flags sit in the top byte of the second header half, so a plain record is `meta < FLAGGED`.
+FLAGGED: Final = 1 << 24
+PAD: Final = 1 << 24
+MORE: Final = 2 << 24
+REST: Final = 4 << 24
+
+
+class RingCorruptError(RuntimeError):
+    """The other side wrote counters or headers that no correct producer writes."""
+
+
+def ring_bytes(capacity: int) -> int:
+    """Bytes of region a ring takes; a multiple of 128 whenever `capacity` is."""
+    _check_capacity(capacity)
+    return RING_HEADER_BYTES + capacity
+
+
+def nbytes(part: Part) -> int:
+    """Bytes in a contiguous buffer of any item format; `len()` would count items."""
+    return len(part) if type(part) is bytes else memoryview(part).nbytes
+
+
+class Producer:
+    """The writing half. Build it, and use it, on the producing thread only.
+
+    `capacity` is in bytes, `cap_records` bounds records not yet drained.
+    """
+
+    __slots__ = (
+        "_base",
+        "_buf",
+        "_cap",
+        "_cap_records",
+        "_closing",
+        "_count_limit",
+        "_halves",
+        "_head",
+        "_head_at",
+        "_limit",
+        "_mask",
+        "_parked",
+        "_parked_kind",
+        "_parked_left",
+        "_peer_closed",
+        "_sent",
+        "_tail_at",
+        "_words",
+    )
+
+    def __init__(self, memory: Memory, offset: int, capacity: int, cap_records: int) -> None:
+        _check_place(offset, capacity)
+        if cap_records < 1:
+            raise ValueError(f"cap_records must be at least 1, not {cap_records}")
+        mapping: Mapping = memory.mapping()
+        self._words: Words = mapping.words
+        self._halves: Words = mapping.halves
+        self._buf = mapping.buf
+        self._head_at = offset >> 3
+        self._tail_at = (offset + LINE_BYTES) >> 3
+        self._base = offset + RING_HEADER_BYTES
+        self._cap = capacity
+        self._mask = capacity - 1
+        self._cap_records = cap_records
+        self._head = 0
+        self._sent = 0
+        self._limit = capacity  # cached tail + capacity
+        self._count_limit = cap_records  # cached done + cap_records
+        self._parked: list[memoryview] = []  # what a large record still has to write
+        self._parked_kind = 0
+        self._parked_left = 0
+        self._closing = False
+        self._peer_closed = False
+
+    def try_push(self, kind: int, key: bytes, parts: Sequence[Part]) -> bool:
+        """Writes one record, its payload the parts end to end; False when there is no room.
+
+        All or nothing, except that of a record larger than half the capacity what fits is
+        written and the rest is parked here by reference: leave its parts unchanged until
+        `pump` returns True. While something is parked every push is refused.
+        Raises ValueError, TypeError or BufferError for a kind over 255, a key over 65535 bytes
+        or a part that is not contiguous; the ring is then as before.
+        """
+        if self._parked:
+            return False
+        size = key_size = len(key)
+        for part in parts:
+            size += len(part) if type(part) is bytes else nbytes(part)
+        if kind >> 8 or key_size > MAX_KEY_BYTES:
+            raise ValueError(f"kind {kind} or key of {key_size} bytes does not fit a header")
+        step = (size + 15) & -8
+        cap = self._cap
+        if step + step > cap:
+            return self._push_large(kind, key, parts, size)
+        head = self._head
+        at = head & self._mask
+        room = cap - at
+        end = head + step if step <= room else head + room + step
+        if (end > self._limit or self._sent >= self._count_limit) and not self._refresh(end):
+            return False
+        halves = self._halves
+        buf = self._buf
+        at += self._base
+        if step > room:
+            halves[at >> 2] = room - 8
+            halves[(at >> 2) + 1] = PAD
+            at = self._base
+        halves[at >> 2] = size
+        halves[(at >> 2) + 1] = kind << 16 | key_size
+        at += 8
+        if key_size:
+            buf[at : at + key_size] = key
+            at += key_size
+        for part in parts:
+            size = len(part) if type(part) is bytes else nbytes(part)
+            if size:
+                buf[at : at + size] = part
+                at += size
+        self._sent += 1
+        self._head = end
+        self._words[self._head_at] = end
+        return True
+
+    def pump(self) -> bool:
+        """Goes on with a parked record; True when nothing is parked (any more)."""
+        while self._parked:
+            if not self._push_fragment(b"", REST):
+                if not self._peer_closed:
+                    return False
+                self._parked = []
+        if self._closing:
+            self._closing = False
+            self._words[self._head_at] = self._head | 1
+        return True
+
+    @property
+    def parked(self) -> bool:
+        return bool(self._parked)
+
+    def close(self) -> bool:
+        """Tells the consumer that nothing follows; True when it was told.
+
+        With a record still parked the flag follows its last fragment, written by `pump`.
+        """
+        self._closing = True
+        self._cap_records = self._count_limit = -1  # no count is below it: pushes are refused
+        return self.pump()
+
+    def consumer_closed(self) -> bool:
+        """Whether the consumer closed its half (or somebody did it for a dead one)."""
+        if not self._peer_closed:
+            self._refresh(0)
+        return self._peer_closed
+
+    def size_guess(self) -> int:
+        """Bytes in the ring, pads included; already wrong when it returns."""
+        return self._head - (self._words[self._tail_at] & -2)
+
+    def _refresh(self, end: int) -> bool:
+        """Reloads the consumer's words; whether a record may now be written up to `end`."""
+        words = self._words
+        tail = words[self._tail_at]
+        if tail & 1:
+            self._peer_closed = True
+            tail -= 1
+        self._limit = tail + self._cap
+        if self._cap_records > 0:
+            self._count_limit = words[self._tail_at + 1] + self._cap_records
+        return end <= self._limit and self._sent < self._count_limit
+
+    def _push_large(self, kind: int, key: bytes, parts: Sequence[Part], size: int) -> bool:
+        if len(key) * 4 > self._cap:
+            raise ValueError(f"key of {len(key)} bytes in a ring of {self._cap}")
+        if self._sent >= self._count_limit and not self._refresh(self._head):
+            return False
+        # Views are made before the first store: what cannot be copied must raise here.
+        views = [_byte_view(part) for part in parts if nbytes(part)]
+        self._parked = views
+        self._parked_kind = kind
+        self._parked_left = size - len(key)
+        if not self._push_fragment(key, 0):
+            self._parked = []
+            return False
+        self._sent += 1
+        self.pump()
+        return True
+
+    def _push_fragment(self, key: bytes, flags: int) -> bool:
+        """Writes the next piece of the parked record, if a piece worth its header fits.
+
+        A piece holds an eighth of the capacity at least (progress is in chunks, not crumbs:
+        an empty ring always has that much in one piece, after a pad) and a quarter at most
+        (so that the two sides copy at the same time).
+        """
+        key_size = len(key)
+        left = self._parked_left
+        cap = self._cap
+        least = 8 + key_size + min(left, cap >> 3)
+        head = self._head
+        at = head & self._mask
+        room = cap - at
+        pad = 0
+        if room < least:
+            pad = room
+            at = 0
+            room = cap
+        if self._limit - head - pad < room:
+            self._refresh(head)
+        room = min(room, self._limit - head - pad)
+        if room < least:
+            return False
+        take = min(left, room - 8 - key_size, max(cap >> 2, least))
+        halves = self._halves
+        buf = self._buf
+        if pad:
+            pad_at = (self._base + cap - pad) >> 2
+            halves[pad_at] = pad - 8
+            halves[pad_at + 1] = PAD
+        if take < left:
+            flags |= MORE
+        at += self._base
+        size = key_size + take
+        halves[at >> 2] = size
+        halves[(at >> 2) + 1] = flags | self._parked_kind << 16 | key_size
+        at += 8
+        if key_size:
+            buf[at : at + key_size] = key
+            at += key_size
+        parked = self._parked
+        left -= take
+        done = 0
+        while take:
+            view = parked[done]
+            fits = view.nbytes
+            if fits > take:
+                buf[at : at + take] = view[:take]
+                parked[done] = view[take:]
+                break
+            buf[at : at + fits] = view
+            at += fits
+            take -= fits
+            done += 1
+        del parked[:done]
+        self._parked_left = left
+        self._head = head = head + pad + ((size + 15) & -8)
+        self._words[self._head_at] = head
+        return True
+
+
+class Consumer:
+    """The reading half. Build it, and use it, on the consuming thread only."""
+
+    __slots__ = (
+        "_base",
+        "_buf",
+        "_cap",
+        "_closed",
+        "_done",
+        "_halves",
+        "_head_at",
+        "_key",
+        "_mask",
+        "_pieces",
+        "_shut",
+        "_tail_at",
+        "_words",
+        "tail",
+    )
+
+    def __init__(self, memory: Memory, offset: int, capacity: int) -> None:
+        _check_place(offset, capacity)
+        mapping: Mapping = memory.mapping()
+        self._words: Words = mapping.words
+        self._halves: Words = mapping.halves
+        self._buf = mapping.buf
+        self._head_at = offset >> 3
+        self._tail_at = (offset + LINE_BYTES) >> 3
+        self._base = offset + RING_HEADER_BYTES
+        self._cap = capacity
+        self._mask = capacity - 1
+        self.tail = 0  # bytes ever read
+        self._done = 0
+        self._closed = False
+        self._shut = 0  # the tail's low bit
+        self._key = b""  # of the record whose fragments are being collected
+        self._pieces: list[bytes] = []
+
+    def drain(self, max_records: int) -> list[Record]:
+        """Up to `max_records` whole records, oldest first, copied out.
+
+        The freed space is published once at the end, and after every fragment.
+        Raises RingCorruptError when the counters or headers make no sense.
+        """
+        tail = self.tail
+        head = self._words[self._head_at]
+        if head == tail:
+            return []
+        out: list[Record] = []
+        if head & 1:
+            self._closed = True
+            head -= 1
+        # Positions below are small integers; the 64-bit counters are touched once a drain.
+        pos = tail & self._mask
+        tail -= pos
+        end = head - tail
+        if end - pos > self._cap:
+            raise RingCorruptError(f"head {head} is {end - pos} bytes past the tail")
+        mask = self._mask
+        base = self._base
+        halves = self._halves
+        buf = self._buf
+        while pos < end and max_records > 0:
+            at = base + (pos & mask)
+            size = halves[at >> 2]
+            meta = halves[(at >> 2) + 1]
+            at += 8
+            pos += (size + 15) & -8
+            if meta < FLAGGED:
+                mid = at + (meta & 0xFFFF)
+                out.append((meta >> 16, buf[at:mid], buf[mid : at + size]))
+                max_records -= 1
+            elif meta != PAD:
+                if self._collect(at, size, meta, out):
+                    max_records -= 1
+                self._words[self._tail_at] = tail + pos | self._shut
+        if pos > end:
+            raise RingCorruptError(f"a record ends {pos - end} bytes past the head")
+        self.tail = tail = tail + pos
+        if out:
+            self._done += len(out)
+            self._words[self._tail_at + 1] = self._done
+        self._words[self._tail_at] = tail | self._shut
+        return out
+
+    def pure_poll(self) -> bool:
+        """Whether a drain would bring something new: data, or the producer's close."""
+        head = self._words[self._head_at]
+        tail = self.tail
+        return head != tail and not (self._closed and head == tail + 1)
+
+    @property
+    def closed(self) -> bool:
+        """The producer closed and everything it wrote was drained; set by `drain`."""
+        return self._closed and self._words[self._head_at] == self.tail + 1
+
+    def close(self) -> None:
+        """Tells the producer that nobody reads any more."""
+        self._shut = 1
+        self._words[self._tail_at] = self.tail | 1
+
+    def size_guess(self) -> int:
+        """Bytes in the ring, pads included; already wrong when it returns."""
+        return (self._words[self._head_at] & -2) - self.tail
+
+    def _collect(self, at: int, size: int, meta: int, out: list[Record]) -> bool:
+        """Takes one fragment; whether it completed a record."""
+        mid = at + (meta & 0xFFFF)
+        if meta & REST:
+            self._pieces.append(self._buf[mid : at + size])
+        else:
+            self._key = self._buf[at:mid]
+            self._pieces = [self._buf[mid : at + size]]
+        if meta & MORE:
+            return False
+        out.append(((meta >> 16) & 0xFF, self._key, b"".join(self._pieces)))
+        self._pieces = []
+        return True
+
+
+def mark_producer_closed(memory: Memory, offset: int) -> None:
+    """Closes the producer's half for one whose process or thread is dead.
+
+    The head is left where its last complete publish put it, so nothing torn is seen.
+    """
+    words = memory.mapping().words
+    words[offset >> 3] = words[offset >> 3] | 1
+
+
+def mark_consumer_closed(memory: Memory, offset: int) -> None:
+    """Closes the consumer's half for one whose process or thread is dead."""
+    words = memory.mapping().words
+    at = (offset + LINE_BYTES) >> 3
+    words[at] = words[at] | 1
+
+
+def _byte_view(part: Part) -> memoryview:
+    try:
+        return memoryview(part).cast("B")
+    except (TypeError, ValueError):
+        # Item formats that memoryview cannot cast (numpy records, byte-swapped numbers).
+        return memoryview(b"".join((part,)))
+
+
+def _check_capacity(capacity: int) -> None:
+    if not MIN_CAPACITY <= capacity <= MAX_CAPACITY or capacity & (capacity - 1):
+        raise ValueError(
+            f"ring capacity must be a power of two from {MIN_CAPACITY} to {MAX_CAPACITY} bytes, "
+            f"not {capacity}"
+        )
+
+
+def _check_place(offset: int, capacity: int) -> None:
+    _check_capacity(capacity)
+    if offset % LINE_BYTES:
+        raise ValueError(f"ring offset must be a multiple of {LINE_BYTES} bytes, not {offset}")
