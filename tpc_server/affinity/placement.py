@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tpc_server.affinity.topology import Group, Topology
 
 # An engine thread computes all the time, one of our cores mostly waits: on a physical core that
@@ -46,10 +44,9 @@ class Placement:
                         self._home = frozenset(cpus)
                         return
 
-    def take(self, weight: int, among: Iterable[int] | None = None) -> int:
+    def take(self, weight: int) -> int:
         """The best CPU now, marked as taken."""
-        candidates = self._allowed if among is None else tuple(among)
-        best = min(candidates, key=self._rank)
+        best = min(self._allowed, key=self._rank)
         self.mark(best, weight)
         return best
 

@@ -102,9 +102,11 @@ class CorePlan:
         for core in self.cores:
             where = f"CPU {format_cpus(core.cpus)}" if core.cpus else "unpinned"
             lines.append(f"  core {core.index}  {where:<10}  {' '.join(core.stages)}")
-        if self.scheduler_cpus:
-            threads = f", {self.engine_threads} threads" if self.engine_threads > 1 else ""
-            lines.append(f"  scheduler on CPU {format_cpus(self.scheduler_cpus)}{threads}")
+        if self.scheduler_cpus and self.engine_threads:
+            threads = f"{self.engine_threads} thread{'s' * (self.engine_threads > 1)}"
+            lines.append(f"  engine  CPU {format_cpus(self.scheduler_cpus)}, {threads}")
+        elif self.scheduler_cpus:
+            lines.append(f"  left to the scheduler: CPU {format_cpus(self.scheduler_cpus)}")
         lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 
@@ -139,7 +141,7 @@ def plan(topology: Topology, settings: PlanSettings | None = None) -> CorePlan:
     engine = max(0, settings.engine_cpus or 0)
     budget = topology.budget
     warnings: list[str] = []
-    lists, numbers, reason = _stage_lists(settings, topology, budget, engine)
+    lists, numbers, reason = _stage_lists(settings, topology, engine)
     count = 1 + max(core for cores in lists.values() for core in cores)
     if topology.quota is not None and count > budget:
         warnings.append(f"{count} cores under a cgroup quota of {topology.quota:g} CPUs")
@@ -164,12 +166,11 @@ def plan(topology: Topology, settings: PlanSettings | None = None) -> CorePlan:
             order=_order(lists),
         )
 
-    placement = Placement(topology)
     if numbers:
-        where = _place_numbers(placement, topology, numbers, warnings)
+        where, kept = _place_numbers(topology, numbers, engine, warnings)
     else:
-        where = _place_count(placement, topology, lists, count, engine, warnings)
-    scheduler = _scheduler_cpus(placement, topology, where, engine, warnings)
+        where, kept = _place_count(topology, len(lists["ingress"]), count, engine, warnings)
+    scheduler = _scheduler_cpus(topology, where, kept, engine, warnings)
     return CorePlan(
         cores=_specs(lists, [(cpu,) for cpu in where]),
         scheduler_cpus=scheduler,
@@ -181,14 +182,14 @@ def plan(topology: Topology, settings: PlanSettings | None = None) -> CorePlan:
 
 
 def _stage_lists(
-    settings: PlanSettings, topology: Topology, budget: int, engine: int
+    settings: PlanSettings, topology: Topology, engine: int
 ) -> tuple[Lists, tuple[int, ...], str]:
     """Core indices per stage, the logical number asked for each index (or none), and why."""
     spec = settings.cores
     if spec is None:
-        io, tokenize = _default_counts(settings, budget, engine)
-        plural = "s" if budget > 1 else ""
-        return _split_lists(io, tokenize), (), f"chosen for {budget} CPU{plural}"
+        io, tokenize = _default_counts(settings, topology, engine)
+        budget = topology.budget
+        return _split_lists(io, tokenize), (), f"chosen for {budget} CPU{'s' * (budget > 1)}"
     reason = f"as --cores {spec} says"
     if spec.stages:
         return (*_mapped_lists(spec, topology), reason)
@@ -197,20 +198,21 @@ def _stage_lists(
     return _split_lists(count - tokenize, tokenize), spec.cores, reason
 
 
-def _default_counts(settings: PlanSettings, budget: int, engine: int) -> tuple[int, int]:
+def _default_counts(settings: PlanSettings, topology: Topology, engine: int) -> tuple[int, int]:
     """(I/O cores, tokenize cores of their own)."""
     max_io = settings.max_io or (2 if engine else 4)
     max_tokenize = settings.max_tokenize or (1 if engine else 2)
+    budget = topology.budget
     if engine:
         # The engine is what the CPUs are for; what we keep is one light thread, two from 4 CPUs
         # on (so that a long prompt delays no stream), a quarter from 8 on.
         least = 1 if budget < 4 else max(2, budget // 4)
         ours = max(budget - engine, least)
     else:
-        # SGLang's rule for the scheduler thread's own CPUs, and one of 2 or 3 as well.
-        ours = budget - (min(2, budget // 4) if budget >= 4 else 1)
-    ours = max(1, min(ours, max_io + max_tokenize))
-    if ours == 1:
+        ours = budget - _reserve(budget)
+    # One physical core stays clear of us, both its threads: beside one of ours a scheduler is slow.
+    ours = min(ours, max(2, topology.physical - 1), max_io + max_tokenize)
+    if ours <= 1:
         return 1, 0
     tokenize = min(max_tokenize, max(1, ours // 3))
     return min(max_io, ours - tokenize), tokenize
@@ -239,44 +241,44 @@ def _mapped_lists(spec: CoresSpec, topology: Topology) -> tuple[Lists, tuple[int
 
 
 def _place_numbers(
-    placement: Placement, topology: Topology, numbers: tuple[int, ...], warnings: list[str]
-) -> list[int]:
-    """A CPU per logical core number: itself where allowed, else the allowed ones in turn."""
-    allowed = set(topology.allowed)
+    topology: Topology, numbers: tuple[int, ...], engine: int, warnings: list[str]
+) -> tuple[list[int], list[int]]:
+    """A CPU per logical core number (itself where allowed, else the allowed ones in turn), and
+    CPUs kept for the scheduler."""
+    placement = Placement(topology)
     free = [cpu for cpu in topology.allowed if cpu not in numbers]
     turn = free + [cpu for cpu in topology.allowed if cpu in numbers]
     where: list[int] = []
     moved: list[str] = []
     for number in numbers:
-        if number in allowed:
-            cpu = number
-        else:
+        cpu = number
+        if number not in topology.allowed:
             cpu = turn[len(moved) % len(turn)]
             moved.append(f"{number} on CPU {cpu}")
         placement.mark(cpu, CORE_WEIGHT)
         where.append(cpu)
     if moved:
-        warnings.append(
-            f"--cores: not among the allowed CPUs {format_cpus(allowed)}: {', '.join(moved)}"
-        )
-    return where
+        mask = format_cpus(topology.allowed)
+        warnings.append(f"--cores: not among the allowed CPUs {mask}: {', '.join(moved)}")
+    kept = _kept_count(topology, len(set(where)), engine)
+    return where, [placement.take(ENGINE_WEIGHT) for _ in range(kept)]
 
 
 def _place_count(
-    placement: Placement,
-    topology: Topology,
-    lists: Lists,
-    count: int,
-    engine: int,
-    warnings: list[str],
-) -> list[int]:
-    budget = topology.budget
-    scheduler = _engine_threads(budget, count, engine) if engine else min(2, budget // 4)
-    io = len(lists["ingress"])
-    placement.settle(topology, io, count + scheduler)
+    topology: Topology, io: int, count: int, engine: int, warnings: list[str]
+) -> tuple[list[int], list[int]]:
+    """A CPU per core, the first ``io`` of them I/O cores, and CPUs kept for the scheduler."""
     if count > len(topology.allowed):
-        warnings.append(f"{count} cores share {len(topology.allowed)} CPUs")
-    return [placement.take(CORE_WEIGHT) for _ in range(count)]
+        plural = "s" * (len(topology.allowed) > 1)
+        warnings.append(f"{count} cores share {len(topology.allowed)} CPU{plural}")
+    kept = _kept_count(topology, min(count, len(topology.allowed)), engine)
+    placement = Placement(topology)
+    placement.settle(topology, io, count + kept)
+    # Who waits for whom decides who chooses first: sockets, then the scheduler, then tokenizing.
+    where = [placement.take(CORE_WEIGHT) for _ in range(io)]
+    scheduler = [placement.take(ENGINE_WEIGHT) for _ in range(kept)]
+    where += [placement.take(CORE_WEIGHT) for _ in range(count - io)]
+    return where, scheduler
 
 
 def _engine_threads(budget: int, used: int, engine: int) -> int:
@@ -285,26 +287,38 @@ def _engine_threads(budget: int, used: int, engine: int) -> int:
     return min(engine, left if left >= min(engine, 2) else budget)
 
 
-def _scheduler_cpus(
-    placement: Placement, topology: Topology, where: list[int], engine: int, warnings: list[str]
-) -> tuple[int, ...]:
-    """CPUs of the scheduler: none of ours, unless too few are left.
+def _kept_count(topology: Topology, used: int, engine: int) -> int:
+    """How many CPUs to keep clear of our cores; 0 when too few are left for that.
 
     For an embedded engine "too few" is one CPU where it can use two. On 2 CPUs it so runs on both:
     it computes all the time, and one CPU would halve it, while our core needs a few per cent and
     is run at once when it wakes (a thread that slept goes before one that computed). With
     engine_cpus=1 it gets the second CPU alone.
     """
-    left = [cpu for cpu in topology.allowed if cpu not in where]
-    if len(left) < max(1, min(engine, 2)):
+    left = len(topology.allowed) - used
+    if not engine:
+        return min(left, _reserve(topology.budget))
+    return (
+        min(left, _engine_threads(topology.budget, used, engine)) if left >= min(engine, 2) else 0
+    )
+
+
+def _reserve(budget: int) -> int:
+    """CPUs for a scheduler that is not ours: SGLang's rule, and one of 2 or 3 CPUs as well."""
+    return min(2, budget // 4) if budget >= 4 else 1
+
+
+def _scheduler_cpus(
+    topology: Topology, where: list[int], kept: list[int], engine: int, warnings: list[str]
+) -> tuple[int, ...]:
+    """The CPUs kept for an embedded engine; every one left over for a scheduler elsewhere."""
+    if not kept:
         if len(topology.allowed) > 1 and not engine:
             warnings.append("no CPU is left to the scheduler")
         return topology.allowed
-    if not engine:
-        return tuple(left)
-    # The first choice is one CPU per physical core: two compute threads on siblings gain little.
-    threads = min(_engine_threads(topology.budget, len(set(where)), engine), len(left))
-    return tuple(sorted(placement.take(ENGINE_WEIGHT, left) for _ in range(threads)))
+    if engine:
+        return tuple(sorted(kept))
+    return tuple(cpu for cpu in topology.allowed if cpu not in where)
 
 
 def _specs(lists: Lists, where: list[tuple[int, ...]]) -> tuple[CoreSpec, ...]:

@@ -51,6 +51,12 @@ class Topology:
             n = min(n, math.ceil(self.quota))
         return max(1, n)
 
+    @property
+    def physical(self) -> int:
+        """Physical cores that the mask touches."""
+        grouped = {cpu: group for group in self.siblings for cpu in group}
+        return len({grouped.get(cpu, (cpu,)) for cpu in self.allowed})
+
     def describe(self) -> str:
         """One line: counts, mask, quota."""
         mine = set(self.allowed)
