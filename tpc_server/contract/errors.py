@@ -1,0 +1,71 @@
+"""What a client is told when its request is refused. Owner: stateless.
+
+One place decides the texts' frame and the body's shape, so that every build answers alike.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+__all__ = ["BadRequest", "bad_value", "invalid_type", "native_error_body", "unknown_field"]
+
+
+class BadRequest(Exception):
+    """A request that is refused before it reaches a scheduler: HTTP `status` and a text."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+
+
+def native_error_body(message: str, status: int = 400) -> bytes:
+    """Error body of the native routes.
+
+    `{"error": {"message", "code"}}` holds both shapes clients read: one frontend of the protocol
+    sends the message alone, the other adds the code.
+    """
+    return json.dumps(
+        {"error": {"message": message, "code": status}},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    ).encode()
+
+
+def unexpected(value: Any) -> str:
+    """A JSON value as type errors name it."""
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return f"boolean `{'true' if value else 'false'}`"
+    if type(value) is int:
+        # A number beyond 64 bits is read as a floating point one.
+        if -(1 << 63) <= value < 1 << 64:
+            return f"integer `{value}`"
+        try:
+            return f"floating point `{float(value)}`"
+        except OverflowError:
+            return "floating point `inf`"
+    if type(value) is float:
+        return f"floating point `{value}`"
+    if type(value) is str:
+        shown = value if len(value) <= 64 else value[:64] + "…"
+        return f'string "{shown}"'
+    return "sequence" if type(value) is list else "map"
+
+
+def invalid_type(value: Any, expected: str, path: str) -> BadRequest:
+    """The value at `path` is of the wrong JSON type."""
+    return BadRequest(f"invalid type: {unexpected(value)}, expected {expected} at `{path}`")
+
+
+def bad_value(value: Any, expected: str, path: str) -> BadRequest:
+    """The value at `path` is of the right type and out of its range."""
+    return BadRequest(f"invalid value: {unexpected(value)}, expected {expected} at `{path}`")
+
+
+def unknown_field(key: str, names: tuple[str, ...]) -> BadRequest:
+    """An object that takes no other key than `names` has `key`."""
+    listed = ", ".join([f"`{name}`" for name in names])
+    return BadRequest(f"unknown field `{key}`, expected one of {listed}")

@@ -1,0 +1,131 @@
+"""The request type of /generate, declared once. Owner: stateless.
+
+REQUEST_TABLE has every name that the protocol's request type has: what JSON it takes, and where it
+goes. A name that is in no request type at all is ignored at the top level, as the protocol does;
+a name that is known but cannot be honoured is refused whenever it asks for something.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from ..boundary.messages import GENERATE
+
+__all__ = ["REFUSED", "REQUEST_TABLE", "RequestField"]
+
+# JSON kinds. The `_LIST` ones also take one value an item of a batch.
+BOOL: Final = 1
+INT: Final = 2
+UINT: Final = 3
+STR: Final = 4
+BOOL_LIST: Final = 5
+INT_LIST: Final = 6
+STR_LIST: Final = 7  # list entries may be null
+IDS_LIST: Final = 8  # a list of token ids or a list of such lists
+LABELS: Final = 9  # an object of strings
+HINTS: Final = 10
+CORE: Final = 11  # text, input_ids, rid, stream, sampling_params: decoded by hand
+
+
+class RequestField(NamedTuple):
+    """One request field.
+
+    `wire` is its position in the message to the scheduler, 0 if it has none; `nullable` says that
+    null means the default.
+    """
+
+    name: str
+    kind: int
+    default: Any = None
+    nullable: bool = True
+    wire: int = 0
+    about: str = ""
+
+
+def _row(name: str, kind: int, default: Any = None, about: str = "", nullable: bool = True) -> Any:
+    return RequestField(name, kind, default, nullable, GENERATE.get(name, 0), about)
+
+
+REQUEST_TABLE: Final[tuple[RequestField, ...]] = (
+    _row("text", CORE, None, "the prompt, or a list of prompts"),
+    _row("input_ids", CORE, None, "the prompt as token ids, or a list of such prompts"),
+    _row("sampling_params", CORE, None, "an object, or one object a prompt"),
+    _row("rid", CORE, None, "the request id, or one a prompt; at most 128 bytes"),
+    _row("stream", CORE, False, "answer as server-sent events"),
+    _row("return_logprob", BOOL_LIST, False),
+    _row("logprob_start_len", INT_LIST, -1, "first prompt position with logprobs; -1 for none"),
+    _row("top_logprobs_num", INT_LIST, 0),
+    _row("token_ids_logprob", IDS_LIST),
+    _row("return_text_in_logprobs", BOOL, False),
+    _row("return_hidden_states", BOOL_LIST, False),
+    _row("return_prompt_token_ids", BOOL, False, nullable=False),
+    _row("session_id", STR),
+    _row("lora_path", STR_LIST, None, "name of a loaded LoRA adapter"),
+    _row("bootstrap_host", STR_LIST),
+    _row("bootstrap_port", INT_LIST),
+    _row("bootstrap_room", INT_LIST),
+    _row("bootstrap_pair_key", STR_LIST),
+    _row("decode_tp_size", INT_LIST),
+    _row("routed_dp_rank", INT),
+    _row("data_parallel_rank", INT, None, "older name of routed_dp_rank"),
+    _row("disagg_prefill_dp_rank", INT),
+    _row("routing_key", STR),
+    _row("require_reasoning", BOOL, False),
+    _row("max_thinking_tokens", UINT),
+    _row("priority", INT),
+    _row("extra_key", STR_LIST),
+    _row("cache_salt", STR_LIST),
+    _row("kv_hints", HINTS),
+    _row("routed_experts_start_len", INT, 0, nullable=False),
+    _row("no_logs", BOOL, False),
+    _row("custom_labels", LABELS, None, "labels for the request's metrics"),
+    _row("log_metrics", BOOL, True, "whether the request is counted in the metrics"),
+)
+
+_MEDIA: Final = "this server handles text only"
+_INTERNAL: Final = "it is for a scheduler's own processes"
+_COLUMN: Final = "the scheduler boundary has no column for it"
+
+# Known names that cannot be honoured, and why. Null, false, 0 and empty values ask for nothing.
+REFUSED: Final[dict[str, str]] = {
+    "image_data": _MEDIA,
+    "video_data": _MEDIA,
+    "audio_data": _MEDIA,
+    "modalities": _MEDIA,
+    "mm_hashes": _MEDIA,
+    "mm_content_hashes": _MEDIA,
+    "use_audio_in_video": _MEDIA,
+    "video_config": _MEDIA,
+    "images_config": _MEDIA,
+    "mm_processor_kwargs": _MEDIA,
+    "max_dynamic_patch": _MEDIA,
+    "min_dynamic_patch": _MEDIA,
+    "image_max_dynamic_patch": _MEDIA,
+    "video_max_dynamic_patch": _MEDIA,
+    "need_wait_for_mm_inputs": _MEDIA,
+    "num_items_assigned": _MEDIA,
+    "encoder_urls": _MEDIA,
+    "input_embeds": "send text or input_ids",
+    "positional_embed_overrides": "send text or input_ids",
+    "session_params": "sessions are not kept here",
+    "custom_logit_processor": "it would run the client's code in the scheduler",
+    "watermark": "no scheduler here watermarks",
+    "lora_id": "name the adapter with lora_path",
+    "return_routed_experts": _COLUMN,
+    "return_indexer_topk": _COLUMN,
+    "return_sampling_mask": _COLUMN,
+    "sampling_logprobs_mode": _COLUMN,
+    "return_entropy": _COLUMN,
+    "return_bytes": _COLUMN,
+    "return_flat_raw_top_logprobs": _COLUMN,
+    "return_flat_raw_output_top_logprobs": _COLUMN,
+    "return_flat_raw_top_logprobs_b64": _COLUMN,
+    "multi_item_delimiter_indices": "scoring is not served here",
+    "token_indices_to_pool": "pooling is not served here",
+    "token_type_ids": "no model here has token types",
+    "background": "answers are not kept here",
+    "conversation_id": "conversations are not kept here",
+    "external_trace_header": _INTERNAL,
+    "received_time": _INTERNAL,
+    "http_worker_ipc": _INTERNAL,
+}

@@ -1,0 +1,162 @@
+"""JSON request bodies, read alike by every build. Owner: stateless.
+
+`jiter` where it is installed, the standard library elsewhere. Both are held to one language: UTF-8
+without a mark, no NaN or infinity, no half of a surrogate pair, no nesting beyond MAX_DEPTH, an
+object on top, the last of two equal keys. What is refused is told in words of our own, because the
+two parsers' differ.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from math import isinf
+from typing import Any, Final
+
+from .errors import BadRequest
+
+try:
+    import jiter
+except ImportError:
+    _jiter: Any = None
+else:
+    _jiter = jiter
+
+__all__ = ["MAX_DEPTH", "check_finite", "parse_object", "parse_object_jiter", "parse_object_stdlib"]
+
+MAX_DEPTH: Final = 128  # of nested arrays and objects
+
+_SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
+
+
+def parse_object_jiter(body: bytes) -> dict[str, Any]:
+    """The object in `body`. Raises BadRequest. Floats may be infinite: see `check_finite`."""
+    try:
+        # Its string cache is shared by all threads and costs more than it saves there.
+        value = _jiter.from_json(body, allow_inf_nan=False, cache_mode="none")
+    except ValueError:
+        raise _refused(body) from None
+    return _object(value, body)
+
+
+def parse_object_stdlib(body: bytes) -> dict[str, Any]:
+    """The object in `body`. Raises BadRequest. Floats may be infinite: see `check_finite`."""
+    try:
+        value = _DECODER.decode(str(body, "utf-8"))
+    except (ValueError, RecursionError):
+        raise _refused(body) from None
+    if _SURROGATE.search(body) is not None and not _all_strings_encode(value):
+        raise _refused(body)
+    return _object(value, body)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
+
+parse_object: Callable[[bytes], dict[str, Any]] = (
+    parse_object_jiter if _jiter is not None else parse_object_stdlib
+)
+
+
+def _object(value: Any, body: bytes) -> dict[str, Any]:
+    # Fewer brackets than the limit cannot nest beyond it, so most bodies are not walked at all.
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+        raise _refused(body)
+    if type(value) is not dict:
+        kind = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+        got = kind.get(type(value), "a number")
+        raise BadRequest(f"the request body must be a JSON object, got {got}")
+    return value
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        inner: list[Any] = []
+        for entry in level:
+            if type(entry) is dict:
+                inner.extend(entry.values())
+            elif type(entry) is list:
+                inner.extend(entry)
+        level = [entry for entry in inner if type(entry) is dict or type(entry) is list]
+        if not level:
+            return False
+    return True
+
+
+def _all_strings_encode(value: Any) -> bool:
+    level = [value]
+    while level:
+        inner: list[Any] = []
+        for entry in level:
+            if type(entry) is str:
+                try:
+                    entry.encode()
+                except UnicodeEncodeError:
+                    return False
+            elif type(entry) is dict:
+                inner.extend(entry)
+                inner.extend(entry.values())
+            elif type(entry) is list:
+                inner.extend(entry)
+        level = inner
+    return True
+
+
+# A string (one that never ends is taken to the end, so that no byte is looked at twice), a bracket,
+# or anything between.
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]|[^"\[\]{}]+', re.S)
+_LOOKED_AT: Final = 65536  # bytes of a refused body that are searched for deep nesting
+
+
+def _refused(body: bytes) -> BadRequest:
+    """Why `body` is refused, found from the body alone so that both parsers say the same."""
+    if not body:
+        return BadRequest("the request body is empty")
+    if body.startswith(b"\xef\xbb\xbf"):
+        return BadRequest("the request body starts with a byte order mark")
+    try:
+        str(body, "utf-8")
+    except UnicodeDecodeError as error:
+        return BadRequest(f"the request body is not valid UTF-8 at byte {error.start}")
+    depth = 0
+    for token in _TOKENS.finditer(body[:_LOOKED_AT]):
+        lead = token[0][:1]
+        if lead == b"[" or lead == b"{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return BadRequest(f"the request body nests deeper than {MAX_DEPTH} levels")
+        elif lead == b"]" or lead == b"}":
+            depth -= 1
+    return BadRequest("the request body is not valid JSON")
+
+
+def check_finite(value: Any, path: str) -> None:
+    """Refuse an infinite number (`1e400`) anywhere in a value that is passed on or ignored.
+
+    Fields with a bound of their own refuse it there.
+    """
+    kind = type(value)
+    if kind is float:
+        if isinf(value):
+            raise BadRequest(f"number out of range at `{path}`")
+    elif kind is int:
+        try:
+            float(value)
+        except OverflowError:
+            raise BadRequest(f"number out of range at `{path}`") from None
+    elif kind is list:
+        kinds = set(map(type, value))
+        if kinds == {int}:  # token ids, perhaps very many: only the outermost can be too large
+            check_finite(max(value), path)
+            check_finite(min(value), path)
+        elif not kinds <= {str, bool, type(None)}:
+            for k, entry in enumerate(value):
+                check_finite(entry, f"{path}[{k}]")
+    elif kind is dict:
+        for key, entry in value.items():
+            check_finite(entry, f"{path}.{key}")

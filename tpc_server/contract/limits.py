@@ -1,0 +1,126 @@
+"""What this server accepts, and the checks that need the prompt's length. Owner: read only."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..boundary.messages import SAMPLING
+from .errors import BadRequest
+
+__all__ = ["Limits", "check_ids", "check_lengths"]
+
+MAX_RID_BYTES: Final = 128
+MAX_BATCH: Final = 4096  # engine requests one HTTP request may ask for
+MAX_CLONE_BYTES: Final = 64 << 20  # of prompt, copied for n > 1
+
+_MAX_NEW = SAMPLING["max_new_tokens"]
+_MIN_NEW = SAMPLING["min_new_tokens"]
+
+
+class Limits:
+    """Bounds and defaults of one server. Plain data; each core builds its decoder from a copy.
+
+    context_len            tokens of prompt and answer together
+    vocab_size             token ids are in [0, vocab_size)
+    num_reserved_tokens    added to every prompt's length (speculative decoding)
+    default_max_new_tokens of a request that names none; None is no limit
+    grammars               whether the engine takes json_schema, regex, ebnf, structural_tag
+    """
+
+    __slots__ = (
+        "allow_auto_truncate",
+        "context_len",
+        "default_max_new_tokens",
+        "default_priority",
+        "enable_return_hidden_states",
+        "enable_strict_thinking",
+        "grammars",
+        "lora_ids",
+        "max_batch",
+        "max_clone_bytes",
+        "num_reserved_tokens",
+        "preferred_sampling_params",
+        "skip_tokenizer_init",
+        "vocab_size",
+    )
+
+    def __init__(
+        self,
+        context_len: int,
+        vocab_size: int,
+        *,
+        num_reserved_tokens: int = 0,
+        default_max_new_tokens: int | None = 128,
+        default_priority: int | None = None,
+        preferred_sampling_params: dict[str, Any] | None = None,
+        lora_ids: dict[str, str] | None = None,
+        allow_auto_truncate: bool = False,
+        enable_return_hidden_states: bool = False,
+        enable_strict_thinking: bool = False,
+        skip_tokenizer_init: bool = False,
+        grammars: bool = True,
+        max_batch: int = MAX_BATCH,
+        max_clone_bytes: int = MAX_CLONE_BYTES,
+    ) -> None:
+        self.context_len = context_len
+        self.vocab_size = vocab_size
+        self.num_reserved_tokens = num_reserved_tokens
+        self.default_max_new_tokens = default_max_new_tokens
+        self.default_priority = default_priority
+        self.preferred_sampling_params = dict(preferred_sampling_params or {})
+        self.lora_ids = dict(lora_ids or {})
+        self.allow_auto_truncate = allow_auto_truncate
+        self.enable_return_hidden_states = enable_return_hidden_states
+        self.enable_strict_thinking = enable_strict_thinking
+        self.skip_tokenizer_init = skip_tokenizer_init
+        self.grammars = grammars
+        self.max_batch = max_batch
+        self.max_clone_bytes = max_clone_bytes
+
+
+def check_lengths(n_prompt: int, wire: list[Any], limits: Limits) -> int:
+    """Check a prompt of `n_prompt` tokens against the context; how many of them to keep.
+
+    `wire` is the request's sampling array. Without auto-truncation all tokens are kept; with it
+    the prompt may be cut and `max_new_tokens` in `wire` lowered in place. Raises BadRequest.
+    """
+    context = limits.context_len
+    total = n_prompt + limits.num_reserved_tokens
+    keep = n_prompt
+    if total >= context:
+        if not limits.allow_auto_truncate:
+            raise BadRequest(
+                f"The input ({total} tokens) is longer than the model's context length"
+                f" ({context} tokens)."
+            )
+        keep = min(n_prompt, context)
+        total = keep
+    max_new = wire[_MAX_NEW]
+    if max_new is None or total + max_new <= context:
+        return keep
+    if not limits.allow_auto_truncate:
+        raise BadRequest(
+            "Requested token count exceeds the model's maximum context length of"
+            f" {context} tokens. You requested a total of {total + max_new} tokens:"
+            f" {total} tokens from the input messages and {max_new} tokens for the completion."
+            " Please reduce the number of tokens in the input messages or the completion to"
+            " fit within the limit."
+        )
+    max_new = max(0, context - total)
+    if wire[_MIN_NEW] > max_new:
+        raise BadRequest(
+            f"min_new_tokens must be in [0, max_new_tokens({max_new})], got {wire[_MIN_NEW]}."
+        )
+    wire[_MAX_NEW] = max_new
+    return keep
+
+
+def check_ids(ids: list[int], limits: Limits, name: str = "input_ids") -> None:
+    """Refuse token ids outside the vocabulary. An engine would index past its embedding."""
+    if ids and (max(ids) >= limits.vocab_size or min(ids) < 0):
+        for token in ids:
+            if not 0 <= token < limits.vocab_size:
+                raise BadRequest(
+                    f"{name} contains out-of-vocabulary token id {token};"
+                    f" valid range is [0, {limits.vocab_size})"
+                )

@@ -1,0 +1,383 @@
+"""Sampling parameters of a request, declared once, to the array a scheduler takes. Owner: a core.
+
+SAMPLING_TABLE is the contract: name, JSON kind, bounds, default, and the text of a value outside
+its bounds. A decoder compiles it to a table of its own, so that no core reads another's objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from ..boundary.messages import SAMPLING, sampling_template
+from .errors import BadRequest, invalid_type, unknown_field
+from .limits import Limits
+
+__all__ = ["SAMPLING_NAMES", "SAMPLING_TABLE", "SamplingDecoder"]
+
+# JSON kinds of a sampling parameter; null stands for the default everywhere.
+INT: Final = 1
+FLOAT: Final = 2
+BOOL: Final = 3
+STR: Final = 4
+STRINGS: Final = 5  # a string or a list of strings
+INTS: Final = 6
+BIAS: Final = 7
+CUSTOM: Final = 8
+WATERMARK: Final = 9
+CHOICE: Final = 10
+
+_TINY: Final = 5e-324  # the least positive number: an open lower bound of 0
+_HUGE: Final = 1.7976931348623157e308
+_I64_MIN: Final = -(1 << 63)
+_I64_MAX: Final = (1 << 63) - 1
+_GREEDY_BELOW: Final = 1e-6
+_NO_TOP_K: Final = 1 << 30
+MAX_STOPS: Final = 32
+MAX_REGEX_BYTES: Final = 256
+
+
+class SamplingField(NamedTuple):
+    """One parameter. `text` tells of a value outside [low, high]."""
+
+    name: str
+    kind: int
+    default: Any
+    low: Any = None
+    high: Any = None
+    text: str = ""
+
+
+# In the order in which an unknown name is answered. `top_k` and the relation of the token counts
+# are checked once all parameters are known.
+SAMPLING_TABLE: Final = (
+    SamplingField(
+        "max_new_tokens", INT, None, 0, _I64_MAX, "max_new_tokens must be at least 0, got {}."
+    ),
+    SamplingField("stop", STRINGS, None),
+    SamplingField("stop_token_ids", INTS, None),
+    SamplingField("stop_regex", STRINGS, None),
+    SamplingField(
+        "temperature", FLOAT, 1.0, 0.0, _HUGE,
+        "temperature must be a non-negative finite number, got {}.",
+    ),
+    SamplingField("top_p", FLOAT, 1.0, _TINY, 1.0, "top_p must be in (0, 1], got {}."),
+    SamplingField("top_k", INT, _NO_TOP_K, _I64_MIN, _I64_MAX),
+    SamplingField("min_p", FLOAT, 0.0, 0.0, 1.0, "min_p must be in [0, 1], got {}."),
+    SamplingField(
+        "frequency_penalty", FLOAT, 0.0, -2.0, 2.0, "frequency_penalty must be in [-2, 2], got {}."
+    ),
+    SamplingField(
+        "presence_penalty", FLOAT, 0.0, -2.0, 2.0, "presence_penalty must be in [-2, 2], got {}."
+    ),
+    SamplingField(
+        "repetition_penalty", FLOAT, 1.0, _TINY, 2.0,
+        "repetition_penalty must be in (0, 2] (1.0 = no penalty), got {}.",
+    ),
+    SamplingField(
+        "min_new_tokens", INT, 0, 0, _I64_MAX,
+        "min_new_tokens must be in [0, max_new_tokens], got {}.",
+    ),
+    SamplingField("n", INT, 1, 1, _I64_MAX, "n must be at least 1, got {}."),
+    SamplingField("json_schema", STR, None),
+    SamplingField("regex", STR, None),
+    SamplingField("ebnf", STR, None),
+    SamplingField("structural_tag", STR, None),
+    SamplingField("ignore_eos", BOOL, False),
+    SamplingField("skip_special_tokens", BOOL, True),
+    SamplingField("spaces_between_special_tokens", BOOL, True),
+    SamplingField("no_stop_trim", BOOL, False),
+    # A scheduler divides by it.
+    SamplingField(
+        "stream_interval", INT, None, 1, _I64_MAX, "stream_interval must be at least 1, got {}."
+    ),
+    SamplingField("logit_bias", BIAS, None),
+    SamplingField("sampling_seed", INT, None, _I64_MIN, _I64_MAX),
+    SamplingField("custom_params", CUSTOM, None),
+    SamplingField(
+        "beam_width", INT, None, 1, 1,
+        "beam_width must be 1 (beam search is not supported), got {}.",
+    ),
+    SamplingField("watermark", WATERMARK, None),
+    SamplingField("choice", CHOICE, None),
+)  # fmt: skip
+SAMPLING_NAMES: Final = tuple([field.name for field in SAMPLING_TABLE])
+
+_GRAMMARS: Final = ("json_schema", "regex", "ebnf", "structural_tag")
+_WATERMARK_KEYS: Final = ("enabled", "key", "context_window")
+
+_MAX_NEW: Final = SAMPLING["max_new_tokens"]
+_STOP: Final = SAMPLING["stop"]
+_STOP_REGEX: Final = SAMPLING["stop_regex"]
+_TEMPERATURE: Final = SAMPLING["temperature"]
+_TOP_K: Final = SAMPLING["top_k"]
+_MIN_NEW: Final = SAMPLING["min_new_tokens"]
+_N: Final = SAMPLING["n"]
+_WATERMARK: Final = SAMPLING["watermark"]
+_STOP_STRS: Final = SAMPLING["stop_strs"]
+_REGEX_STRS: Final = SAMPLING["stop_regex_strs"]
+_REGEX_MAX: Final = SAMPLING["stop_regex_max_len"]
+_FIRST_GRAMMAR: Final = SAMPLING["json_schema"]
+_LAST_GRAMMAR: Final = SAMPLING["structural_tag"] + 1
+
+
+class SamplingDecoder:
+    """Turns `sampling_params` objects into wire arrays. One per core.
+
+    Raises ValueError when the server's preferred parameters are themselves not valid.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._vocab_size = limits.vocab_size
+        self._template = sampling_template()
+        self._template[_MAX_NEW] = limits.default_max_new_tokens
+        # `choice` never reaches a scheduler. Like `watermark` it only ever leaves None.
+        self._rows = {
+            field.name: (
+                SAMPLING.get(field.name, _WATERMARK),
+                field.kind,
+                field.default,
+                field.low,
+                field.high,
+                field.text,
+            )
+            for field in SAMPLING_TABLE
+        }
+        self._preferred = dict(limits.preferred_sampling_params)
+        try:
+            self.decode({}, "preferred_sampling_params")
+        except BadRequest as error:
+            raise ValueError(f"preferred_sampling_params: {error.message}") from None
+
+    def decode(self, params: dict[str, Any], path: str) -> list[Any]:
+        """The wire array (33 entries, normalized) of one request's parameters.
+
+        `n` keeps the number of samples asked for; the caller fans out. `stop_str_max_len` is left
+        0 for who has the tokenizer. Raises BadRequest.
+        """
+        out = self._template.copy()
+        if self._preferred:
+            params = {**self._preferred, **params}
+        if not params:
+            out[_STOP_STRS] = []
+            out[_REGEX_STRS] = []
+            return out
+        rows = self._rows
+        for name, value in params.items():
+            row = rows.get(name)
+            if row is None:
+                raise unknown_field(name, SAMPLING_NAMES)
+            index, kind, default, low, high, text = row
+            if value is None:
+                out[index] = default
+            elif kind == FLOAT:
+                if type(value) is int:
+                    value = _as_float(value)
+                elif type(value) is not float:
+                    raise invalid_type(value, "f64", f"{path}.{name}")
+                if not low <= value <= high:
+                    raise BadRequest(text.format(value))
+                out[index] = value
+            elif kind == INT:
+                if type(value) is not int or not _I64_MIN <= value <= _I64_MAX:
+                    raise invalid_type(value, "i64", f"{path}.{name}")
+                if not low <= value <= high:
+                    raise BadRequest(text.format(value))
+                out[index] = value
+            elif kind == BOOL:
+                if type(value) is not bool:
+                    raise invalid_type(value, "a boolean", f"{path}.{name}")
+                out[index] = value
+            else:
+                out[index] = self._other(kind, value, f"{path}.{name}")
+        self._finish(out, path)
+        return out
+
+    def _other(self, kind: int, value: Any, path: str) -> Any:
+        """Parameters that few requests carry."""
+        if kind == STR:
+            if type(value) is not str:
+                raise invalid_type(value, "a string", path)
+            return value or None  # an empty grammar is none
+        if kind == STRINGS:
+            return strings(value, path)
+        if kind == INTS:
+            return _stop_ids(value, path)
+        if kind == BIAS:
+            return self._bias(value, path)
+        if kind == CUSTOM:
+            return custom_params(value, path)
+        if kind == WATERMARK:
+            return _watermark(value, path)
+        return _choice(value, path)
+
+    def _bias(self, value: Any, path: str) -> dict[str, float] | None:
+        if type(value) is not dict:
+            raise invalid_type(value, "a map", path)
+        out: dict[str, float] = {}
+        for key, bias in value.items():
+            if type(bias) is int:
+                bias = _as_float(bias)
+            elif type(bias) is not float:
+                raise invalid_type(bias, "f64", f"{path}.{key}")
+            if not -_HUGE <= bias <= _HUGE:
+                raise BadRequest(f"number out of range at `{path}.{key}`")
+            # isdecimal alone would take digits of other scripts.
+            if not (key.isascii() and key.isdecimal()) or len(key) > 20:
+                token = -1
+            else:
+                token = int(key)
+            if not 0 <= token < self._vocab_size:
+                raise BadRequest(
+                    f"logit_bias must have keys in [0, {self._vocab_size - 1}], got {key}."
+                )
+            out[str(token)] = bias
+        return out or None
+
+    def _finish(self, out: list[Any], path: str) -> None:
+        """Normalize, and check what depends on more than one parameter."""
+        if out[_TEMPERATURE] < _GREEDY_BELOW:
+            out[_TEMPERATURE] = 1.0
+            out[_TOP_K] = 1
+        elif out[_TOP_K] < 1:
+            if out[_TOP_K] != -1:
+                raise BadRequest(f"top_k must be -1 (disable) or at least 1, got {out[_TOP_K]}.")
+            out[_TOP_K] = _NO_TOP_K
+        if out[_MIN_NEW]:
+            if out[_MAX_NEW] is not None and out[_MIN_NEW] > out[_MAX_NEW]:
+                raise BadRequest(
+                    f"min_new_tokens must be in [0, max_new_tokens({out[_MAX_NEW]})],"
+                    f" got {out[_MIN_NEW]}."
+                )
+            if self._limits.skip_tokenizer_init:
+                raise BadRequest(
+                    f"min_new_tokens={out[_MIN_NEW]} is unavailable when skip_tokenizer_init=True"
+                    " (requires tokenizer for eos_token_id)."
+                )
+        stops, regexes = out[_STOP], out[_STOP_REGEX]
+        out[_STOP] = out[_STOP_REGEX] = None
+        # Lists of its own for every request: they are filled and kept by others.
+        out[_STOP_STRS] = self._stops(stops) if stops else []
+        out[_REGEX_STRS] = self._regexes(regexes, out, path) if regexes else []
+        grammars = out[_FIRST_GRAMMAR:_LAST_GRAMMAR]
+        if grammars.count(None) != len(grammars):
+            self._grammar(grammars)
+
+    def _stops(self, stops: list[str]) -> list[str]:
+        if len(stops) > MAX_STOPS:
+            raise BadRequest(f"at most {MAX_STOPS} stop strings are allowed, got {len(stops)}")
+        if "" in stops:
+            raise BadRequest("stop cannot contain an empty string.")
+        self._needs_tokenizer("stop", stops)
+        return stops
+
+    def _regexes(self, patterns: list[str], out: list[Any], path: str) -> list[str]:
+        # Here, because few requests pay for it and the text modules need not load for the rest.
+        from ..text.stops import check_stop_regex, stop_regex_max_len
+
+        if len(patterns) > MAX_STOPS:
+            raise BadRequest(
+                f"at most {MAX_STOPS} stop_regex patterns are allowed, got {len(patterns)}"
+            )
+        if "" in patterns:
+            raise BadRequest("stop_regex cannot contain an empty pattern.")
+        for pattern in patterns:
+            size = len(pattern.encode())
+            if size > MAX_REGEX_BYTES:
+                raise BadRequest(
+                    f"stop_regex is {size} bytes, over the {MAX_REGEX_BYTES}-byte limit"
+                )
+            try:
+                check_stop_regex(pattern)
+            except ValueError as error:
+                raise BadRequest(f"invalid stop_regex at `{path}.stop_regex`: {error}") from None
+        self._needs_tokenizer("stop_regex", patterns)
+        out[_REGEX_MAX] = stop_regex_max_len(patterns)
+        return patterns
+
+    def _needs_tokenizer(self, name: str, value: list[str]) -> None:
+        if self._limits.skip_tokenizer_init:
+            raise BadRequest(
+                f"{name}={value!r} is unavailable when skip_tokenizer_init=True"
+                " (requires tokenizer to decode tokens to text for matching)."
+            )
+
+    def _grammar(self, grammars: list[str | None]) -> None:
+        given = [name for name, text in zip(_GRAMMARS, grammars, strict=True) if text]
+        if len(given) > 1:
+            raise BadRequest("Only one of json_schema, regex, ebnf, or structural_tag can be set.")
+        if given and not self._limits.grammars:
+            raise BadRequest(f"{given[0]} is not supported by this server's engine")
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # JSON numbers are floating point: too large is infinite
+        return float("inf") if value > 0 else float("-inf")
+
+
+def strings(value: Any, path: str) -> list[str]:
+    """A string or a list of strings, as a list."""
+    if type(value) is str:
+        return [value]
+    if type(value) is not list:
+        raise invalid_type(value, "a string or an array of strings", path)
+    for k, entry in enumerate(value):
+        if type(entry) is not str:
+            raise invalid_type(entry, "a string", f"{path}[{k}]")
+    return value
+
+
+def _stop_ids(value: Any, path: str) -> list[int] | None:
+    if type(value) is not list:
+        raise invalid_type(value, "a sequence", path)
+    for k, entry in enumerate(value):
+        if type(entry) is not int or not _I64_MIN <= entry <= _I64_MAX:
+            raise invalid_type(entry, "i64", f"{path}[{k}]")
+    return list(dict.fromkeys(value)) or None  # a set on the other side
+
+
+_SCALARS: Final = frozenset((type(None), bool, int, float, str))
+
+
+def custom_params(value: Any, path: str) -> dict[str, Any]:
+    """An object of scalars, arrays of scalars and objects of scalars: what a scheduler takes."""
+    if type(value) is not dict:
+        raise invalid_type(value, "a map", path)
+    for key, entry in value.items():
+        where = f"{path}.{key}"
+        if type(entry) is list:
+            for k, inner in enumerate(entry):
+                _custom_scalar(inner, f"{where}[{k}]")
+        elif type(entry) is dict:
+            for name, inner in entry.items():
+                _custom_scalar(inner, f"{where}.{name}")
+        else:
+            _custom_scalar(entry, where)
+    return value
+
+
+def _custom_scalar(value: Any, path: str) -> None:
+    if type(value) not in _SCALARS:
+        raise invalid_type(value, "a scalar", path)
+    if type(value) is int and not _I64_MIN <= value < 1 << 64:
+        raise invalid_type(value, "a 64-bit integer", path)
+    if type(value) is float and not -_HUGE <= value <= _HUGE:
+        raise BadRequest(f"number out of range at `{path}`")
+
+
+def _watermark(value: Any, path: str) -> None:
+    """Only the explicit refusal of a watermark can be honoured."""
+    if type(value) is not dict:
+        raise invalid_type(value, "struct WatermarkRequestConfig", path)
+    for key in value:
+        if key not in _WATERMARK_KEYS:
+            raise unknown_field(key, _WATERMARK_KEYS)
+    if value.get("enabled") is not False:
+        raise BadRequest(f"watermark is not supported by this server at `{path}`")
+
+
+def _choice(value: Any, path: str) -> None:
+    if strings(value, path):
+        raise BadRequest(f"choice is not supported by this server at `{path}`")
