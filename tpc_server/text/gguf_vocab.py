@@ -96,7 +96,7 @@ class _Vocab:
             return None
         if not 0 <= index < len(self.tokens):
             raise VocabError(f"tokenizer.ggml.{name} is {index}, outside {len(self.tokens)} tokens")
-        return self.tokens[index]
+        return self.tokens[int(index)]
 
     def merges(self) -> list[tuple[str, str]]:
         merges: list[tuple[str, str]] = []

@@ -1,0 +1,244 @@
+"""Admission of stop patterns: which regular expressions may reach the scheduler. Owner: any thread.
+
+The scheduler runs every pattern with Python's backtracking ``re`` on every step, so one pattern
+that backtracks without bound stops all requests. A pattern is taken when each of its endless
+repeats has at every point at most one way to go on with a given character (then nothing inside it
+can be tried twice), and no endless repeat runs into a second one that takes the same characters.
+
+The test builds the pattern's position automaton (Glushkov): positions are the single-character
+parts, counted repeats written out; edges say which may follow which, and an edge found twice is two
+ways. Characters are compared on a sample: ASCII, some of each kind beyond it, and the neighbours of
+every literal in the pattern.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from tpc_server.text.stops import parse_pattern
+
+_constants: Any = re._constants  # type: ignore[attr-defined]
+_compiler: Any = re._compiler  # type: ignore[attr-defined]
+_parser: Any = re._parser  # type: ignore[attr-defined]
+
+MAX_PATTERNS: Final = 32
+MAX_PATTERN_BYTES: Final = 256
+#: Counted repeats around a character, multiplied.
+MAX_REPEAT_PRODUCT: Final = 512
+#: Size of the written-out automaton; keeps the test itself short.
+MAX_EDGES: Final = 20_000
+
+_CHARS: Final = frozenset(
+    (_constants.LITERAL, _constants.NOT_LITERAL, _constants.IN, _constants.ANY)
+)
+_REPEATS: Final = frozenset(
+    (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
+)
+_SAMPLE: Final = (
+    "".join(map(chr, range(128))) + "\u00a0\u00e9\u00df\u0130\u0660\u2003\u4e2d\U0001f600"
+)
+
+#: (may be empty, positions it can start with, positions it can end with)
+_Part = tuple[bool, list[int], list[int]]
+
+
+def check_stop_regexes(patterns: Sequence[str]) -> None:
+    """All patterns of a request; raises ``ValueError`` with the reason."""
+    if len(patterns) > MAX_PATTERNS:
+        raise ValueError(f"at most {MAX_PATTERNS} stop patterns are allowed, got {len(patterns)}")
+    for pattern in patterns:
+        check_stop_regex(pattern)
+
+
+def check_stop_regex(pattern: str) -> None:
+    """Refuses (``ValueError``) a pattern that is too long, not valid, or may run too long."""
+    size = len(pattern.encode("utf-8", "surrogatepass"))
+    if size > MAX_PATTERN_BYTES:
+        raise ValueError(f"stop pattern of {size} bytes; at most {MAX_PATTERN_BYTES} are allowed")
+    tree = parse_pattern(pattern)
+    _check_product(tree, 1)
+    _Positions(tree).check()
+
+
+def _check_product(tree: Any, product: int) -> None:
+    for op, arg in tree:
+        inner = product
+        if op in _REPEATS:
+            least, most, _ = arg
+            inner *= max(int(least) if most == _constants.MAXREPEAT else int(most), 1)
+            if inner > MAX_REPEAT_PRODUCT:
+                raise ValueError(
+                    f"stop pattern repeats multiply to {inner}; at most {MAX_REPEAT_PRODUCT}"
+                )
+        for body in _bodies(op, arg):
+            _check_product(body, inner)
+
+
+def _bodies(op: Any, arg: Any) -> list[Any]:
+    """The patterns inside one element."""
+    if op in _REPEATS:
+        return [arg[2]]
+    if op is _constants.SUBPATTERN:
+        return [arg[3]]
+    if op is _constants.BRANCH:
+        return list(arg[1])
+    if op is _constants.ATOMIC_GROUP:
+        return [arg]
+    if op is _constants.ASSERT or op is _constants.ASSERT_NOT:
+        return [arg[1]]
+    if op is _constants.GROUPREF_EXISTS:
+        return [body for body in arg[1:] if body is not None]
+    return []
+
+
+def _literals(tree: Any) -> Iterator[int]:
+    """Code points named in the pattern."""
+    for op, arg in tree:
+        if op is _constants.LITERAL or op is _constants.NOT_LITERAL:
+            yield arg
+        elif op is _constants.RANGE:
+            yield from arg
+        elif op is _constants.IN:
+            yield from _literals(arg)
+        for body in _bodies(op, arg):
+            yield from _literals(body)
+
+
+class _Positions:
+    """The position automaton of one pattern."""
+
+    def __init__(self, tree: Any) -> None:
+        near = {code + step for code in _literals(tree) for step in (-1, 0, 1)}
+        extra = (chr(code) for code in near if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000)
+        self.sample = "".join(dict.fromkeys([*_SAMPLE, *extra]))
+        self.state = tree.state
+        self.tree = tree
+        self.sets: list[frozenset[str]] = []
+        self.follow: list[list[int]] = []
+        self.loop: list[int] = []  # which outermost endless repeat a position is in, 0 for none
+        self.loops = 0
+        self.inside = 0  # the outermost endless repeat being built, 0 for none
+        self.edges = 0
+        self.known: dict[tuple[int, int, int], frozenset[str]] = {}
+
+    def check(self) -> None:
+        self._sequence(self.tree, 0, 0)
+        for position, follow in enumerate(self.follow):
+            here = self.loop[position]
+            if here:
+                stay = [y for y in follow if self.loop[y] == here]
+                leave = [y for y in follow if self.loop[y] not in (0, here)]
+                if any(self.sets[x] & self.sets[y] for x in stay for y in leave):
+                    raise ValueError(
+                        "stop pattern: two endless repeats in a row take the same characters; "
+                        "it may run too long"
+                    )
+
+    def _sequence(self, tree: Any, add: int, drop: int) -> _Part:
+        empty, first, last = True, list[int](), list[int]()
+        for op, arg in tree:
+            part = self._element(op, arg, add, drop)
+            empty, first, last = self._join((empty, first, last), part)
+        return empty, first, last
+
+    def _join(self, left: _Part, right: _Part) -> _Part:
+        self._connect(left[2], right[1])
+        first = left[1] + right[1] if left[0] else left[1]
+        last = left[2] + right[2] if right[0] else right[2]
+        return left[0] and right[0], first, last
+
+    def _connect(self, froms: list[int], tos: list[int]) -> None:
+        self.edges += len(froms) * len(tos)
+        if self.edges > MAX_EDGES:
+            raise ValueError("stop pattern is too complex")
+        for position in froms:
+            self.follow[position].extend(tos)
+
+    def _element(self, op: Any, arg: Any, add: int, drop: int) -> _Part:
+        if op in _CHARS:
+            self.sets.append(self._chars(op, arg, add, drop))
+            self.follow.append([])
+            self.loop.append(self.inside)
+            position = len(self.sets) - 1
+            return False, [position], [position]
+        if op in _REPEATS:
+            return self._repeat(int(arg[0]), arg[1], arg[2], add, drop)
+        if op is _constants.SUBPATTERN:
+            return self._sequence(arg[3], (add | arg[1]) & ~arg[2], (drop | arg[2]) & ~arg[1])
+        if op is _constants.ATOMIC_GROUP:
+            return self._sequence(arg, add, drop)
+        if op is _constants.BRANCH:
+            return self._either(arg[1], add, drop)
+        if op is _constants.GROUPREF_EXISTS:
+            return self._either([body or [] for body in arg[1:]], add, drop)
+        if op is _constants.ASSERT or op is _constants.ASSERT_NOT:
+            self._sequence(arg[1], add, drop)
+        elif op is _constants.GROUPREF and self.inside:
+            raise ValueError("stop pattern: a back-reference in an endless repeat may run too long")
+        return True, [], []
+
+    def _either(self, bodies: Sequence[Any], add: int, drop: int) -> _Part:
+        parts = [self._sequence(body, add, drop) for body in bodies]
+        return (
+            any(part[0] for part in parts),
+            [position for part in parts for position in part[1]],
+            [position for part in parts for position in part[2]],
+        )
+
+    def _repeat(self, least: int, most: Any, body: Any, add: int, drop: int) -> _Part:
+        endless = most == _constants.MAXREPEAT
+        outermost = endless and not self.inside
+        if outermost:
+            self.loops += 1
+            self.inside = self.loops
+        start = len(self.sets)
+        copies = max(least, 1) if endless else int(most)
+        whole: _Part = (True, [], [])
+        ends: list[int] = []
+        for number in range(copies):
+            part = self._sequence(body, add, drop)
+            if endless and number == copies - 1:
+                self._connect(part[2], part[1])
+            if number >= least - 1:
+                ends += part[2]
+            if part[0]:  # each copy may be left out by itself
+                whole = self._join(whole, part)
+            elif number == 0:
+                whole = part
+            else:  # a copy comes only behind the copy before it
+                self._connect(whole[2], part[1])
+                whole = (False, whole[1], part[2])
+        if whole[1] and not whole[0]:
+            whole = (least == 0, whole[1], ends)
+        if outermost:
+            self._check_loop(whole, range(start, len(self.sets)))
+            self.inside = 0
+        return whole
+
+    def _check_loop(self, whole: _Part, positions: range) -> None:
+        """One way at most: into the repeat, and on from each position in it."""
+        for ways in [whole[1], *(self.follow[position] for position in positions)]:
+            seen: set[str] = set()
+            for position in ways:
+                if not seen.isdisjoint(self.sets[position]):
+                    raise ValueError(
+                        "stop pattern: an endless repeat can take the same text in two ways; "
+                        "it may run too long"
+                    )
+                seen |= self.sets[position]
+
+    def _chars(self, op: Any, arg: Any, add: int, drop: int) -> frozenset[str]:
+        key = (id(arg) if op is _constants.IN else hash((op, arg)), add, drop)
+        known = self.known.get(key)
+        if known is None:
+            one = _parser.SubPattern(self.state, [(op, arg)])
+            if add or drop:
+                one = _parser.SubPattern(
+                    self.state, [(_constants.SUBPATTERN, (None, add, drop, one))]
+                )
+            matches = _compiler.compile(one).finditer(self.sample)
+            known = frozenset(match.group() for match in matches)
+            self.known[key] = known
+        return known
