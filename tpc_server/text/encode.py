@@ -1,0 +1,137 @@
+"""Text to ids with Hugging Face tokenizers. Owner: one core per Encoder and per EncodeHelper.
+
+A short prompt is encoded in the core's own turn (tens of microseconds). A long one takes
+milliseconds to seconds and goes to the core's helper thread: the tokenizer runs detached from the
+interpreter, so neither a GIL nor the garbage collector waits for it, and where both share one CPU
+the helper's higher niceness lets the core run first.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections import deque
+from collections.abc import Hashable, Sequence
+from queue import SimpleQueue
+from typing import Any, Final
+
+from tokenizers import Tokenizer
+
+#: Text of more characters than this belongs to a helper thread.
+LONG_TEXT_CHARS: Final = 32 * 1024
+#: Niceness of the helper thread above the core's.
+_HELPER_NICE: Final = 10
+_JOIN_S: Final = 5.0
+
+#: (what was handed to ``submit``, ids as int64 little-endian bytes, the error if there was one)
+Result = tuple[Any, bytes, Exception | None]
+
+
+class Encoder:
+    """One tokenizer, built from the text of a tokenizer.json.
+
+    ``tokenizer`` is safe to share between threads for encoding and decoding; nothing here ever
+    sets truncation or padding on it.
+    """
+
+    __slots__ = ("tokenizer",)
+
+    def __init__(self, json_text: str) -> None:
+        self.tokenizer: Any = Tokenizer.from_str(json_text)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of a prompt, with the special tokens the model wants around a plain text."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_bytes(self, text: str, add_special_tokens: bool = True) -> bytes:
+        """The same ids as int64 in native order, as the scheduler takes them."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return array("q", encoding.ids).tobytes()
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of ids; an id that no token can have (negative, or over 32 bits) has no text."""
+        known = [i for i in ids if 0 <= i < 1 << 32]
+        text: str = self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens)
+        return text
+
+
+class EncodeHelper:
+    """A thread beside a core that encodes long texts, first come, first served.
+
+    ``fileno`` becomes readable when results wait; then ``results`` takes them. All methods belong
+    to the core; ``encoder`` is only read.
+    """
+
+    __slots__ = ("_done", "_jobs", "_thread", "_wake")
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._jobs: SimpleQueue[tuple[Any, str] | None] = SimpleQueue()
+        self._done: deque[Result] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(
+            target=_serve,
+            args=(encoder, self._jobs, self._done, self._wake),
+            name="tpc-encode",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """The descriptor to poll for reading."""
+        return self._wake
+
+    def submit(self, tag: Hashable, text: str) -> None:
+        """Queue one text; ``tag`` comes back with its ids."""
+        self._jobs.put((tag, text))
+
+    def results(self) -> list[Result]:
+        """All results that wait."""
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            pass
+        taken: list[Result] = []
+        done = self._done
+        while done:
+            taken.append(done.popleft())
+        return taken
+
+    def close(self) -> None:
+        """End the thread after the text it is at; later jobs are dropped.
+
+        A text of megabytes may outlast the wait: the descriptor then stays with the thread.
+        """
+        while not self._jobs.empty():
+            self._jobs.get()
+        self._jobs.put(None)
+        self._thread.join(_JOIN_S)
+        if not self._thread.is_alive():
+            os.close(self._wake)
+
+
+def _serve(
+    encoder: Encoder,
+    jobs: SimpleQueue[tuple[Any, str] | None],
+    done: deque[Result],
+    wake: int,
+) -> None:
+    """The helper thread's whole life."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _HELPER_NICE)
+    except OSError:
+        pass  # a container may forbid it; the kernel then shares the CPU evenly
+    while True:
+        job = jobs.get()
+        if job is None:
+            return
+        tag, text = job
+        job = None  # the text is let go as soon as it is encoded
+        try:
+            result: Result = (tag, encoder.encode_bytes(text), None)
+        except Exception as error:
+            result = (tag, b"", error)
+        del text
+        done.append(result)
+        os.eventfd_write(wake, 1)
