@@ -1,3 +1,31 @@
-"""tpc_server: a thread-per-core front half of an LLM serving stack. Owner: any thread (names only)."""
+"""tpc_server: a thread-per-core front half of an LLM serving stack. Owner: any thread (names only).
+
+Names are loaded when they are first used, so that the bootstrap can import this package on any
+Python and a scheduler pays only for what it drives.
+"""
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "Server": "server",
+    "ServerError": "server",
+    "Options": "config",
+    "IngressRequest": "boundary.port",
+    "ServerArgs": "boundary.server_args",
+    "ModelConfig": "boundary.server_args",
+    "DefaultSamplingParams": "boundary.server_args",
+    "DisaggregationMode": "boundary.server_args",
+    "MetricsConfig": "boundary.server_args",
+}
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name):  # type: ignore[no-untyped-def]
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value

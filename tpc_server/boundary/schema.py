@@ -174,6 +174,21 @@ _FIXEXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _KIND_OF = {int: "int", float: "float", bool: "bool", str: "str", bytes: "bytes"}
 
 
+# Bits of the leading byte that hold the size of a short value.
+_SHORT = {"object": 0x0F, "array": 0x0F, "str": 0x1F}
+
+
+def _kind(lead: int) -> str:
+    """What kind of value a leading byte (not 0xC1) begins."""
+    if lead <= 0x7F or lead >= 0xE0:
+        return "int"
+    if lead <= 0x8F:
+        return "object"
+    if lead <= 0x9F:
+        return "array"
+    return "str" if lead <= 0xBF else _HEADS[lead][0]
+
+
 class _Reader:
     """A typed msgpack reader, slow and exact; it runs on messages that were already refused."""
 
@@ -185,17 +200,19 @@ class _Reader:
     def message(self, tagged: dict[str, Struct]) -> None:
         kind, size = self.head()
         if kind != "array":
-            self.wrong("array", kind, "")
+            self.wrong("array", kind, size, "")
         if size == 0:
             raise _Problem("Expected `array` of at least length 1, got 0")
-        kind, length = self.head()
-        if kind != "str":
-            # The one place where null is named in lower case.
-            self.wrong("str", kind, "$[0]", null="null")
+        lead = self.data[self.at : self.at + 1]
+        if lead and not (0xA0 <= lead[0] <= 0xBF or lead[0] in (0xD9, 0xDA, 0xDB)):
+            # The tag is judged by its first byte alone, and here null has its own name.
+            kind = "unknown" if lead == b"\xc1" else _kind(lead[0])
+            raise _Problem(f"Expected `str`, got `{kind}` - at `$[0]`")
+        _, length = self.head()
         tag = self.text(length)
         struct = tagged.get(tag)
         if struct is None:
-            raise _Problem(f"Invalid value {tag!r} - at `$[0]`")
+            raise _Problem(f"Invalid value '{tag}' - at `$[0]`")
         self.fields(struct, size, 1, "$")
         if self.at != len(self.data):
             raise _Problem(f"MessagePack data is malformed: trailing characters (byte {self.at})")
@@ -215,12 +232,12 @@ class _Reader:
 
     def typed(self, node: Node, path: str) -> None:
         if node.is_any:
-            self.skip()
+            self.skip(read=True)
             return
         kind, size = self.head()
         if kind == "str":
             if str not in node.scalars and not node.literals:
-                self.wrong(node.expected, kind, path)
+                self.wrong(node.expected, kind, size, path)
             text = self.text(size)
             if node.literals and text not in node.literals:
                 raise _Problem(f"Invalid enum value {text!r} - at `{path}`")
@@ -231,10 +248,10 @@ class _Reader:
             elif node.struct is not None:
                 self.fields(self.structs[node.struct], size, 0, path)
             else:
-                self.wrong(node.expected, kind, path)
+                self.wrong(node.expected, kind, size, path)
         elif kind == "object":
             if node.value is None:
-                self.wrong(node.expected, kind, path)
+                self.wrong(node.expected, kind, size, path)
             else:
                 for _ in range(size):
                     self.key(path)
@@ -247,38 +264,36 @@ class _Reader:
             if kind == _KIND_OF.get(scalar, "null"):
                 self.take(size)
                 return
-        self.wrong(node.expected, kind, path)
+        self.wrong(node.expected, kind, size, path)
 
     def key(self, path: str) -> None:
         kind, size = self.head()
         if kind != "str":
+            if kind != "array" and kind != "object":
+                self.take(size)
             shown = "None" if kind == "null" else kind
             raise _Problem(f"Expected `str`, got `{shown}` - at `key` in `{path}`")
         self.text(size)
 
-    def wrong(self, expected: str, kind: str, path: str, null: str = "None") -> None:
-        shown = null if kind == "null" else kind
+    def wrong(self, expected: str, kind: str, size: int, path: str) -> None:
+        if kind != "array" and kind != "object":
+            self.take(size)  # a value that is not whole is truncated before it is wrong
+        shown = "None" if kind == "null" else kind
         where = f" - at `{path}`" if path else ""
         raise _Problem(f"Expected `{expected}`, got `{shown}`{where}")
 
     def head(self) -> tuple[str, int]:
         """(kind, size) of the next value: elements, pairs or payload bytes still to come."""
         lead = self.take(1)[0]
-        if lead <= 0x7F or lead >= 0xE0:
-            return "int", 0
-        if lead <= 0x8F:
-            return "object", lead & 0x0F
-        if lead <= 0x9F:
-            return "array", lead & 0x0F
-        if lead <= 0xBF:
-            return "str", lead & 0x1F
-        head = _HEADS.get(lead)
-        if head is None:
+        if lead == 0xC1:
             raise _Problem(
                 "MessagePack data is malformed:"
                 f" invalid opcode '\\x{lead:02x}' (byte {self.at - 1})"
             )
-        kind, width = head
+        kind = _kind(lead)
+        if lead <= 0xBF or lead >= 0xE0:
+            return kind, _SHORT.get(kind, 0) & lead
+        width = _HEADS[lead][1]
         if kind in ("int", "float", "null", "bool"):
             return kind, width
         if lead in _FIXEXT:
@@ -301,14 +316,13 @@ class _Reader:
         self.at = end
         return raw
 
-    def skip(self) -> None:
-        """Step over one value of any type."""
+    def skip(self, read: bool = False) -> None:
+        """Step over one value of any type; with `read` its strings must be valid."""
         kind, size = self.head()
-        if kind == "array":
-            for _ in range(size):
-                self.skip()
-        elif kind == "object":
-            for _ in range(2 * size):
-                self.skip()
+        if kind == "array" or kind == "object":
+            for _ in range(size if kind == "array" else 2 * size):
+                self.skip(read)
+        elif read and kind == "str":
+            self.text(size)
         else:
             self.take(size)

@@ -1,0 +1,26 @@
+"""`python -m tpc_server` and `tpc-server`. Owner: the main thread."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command or serve; the exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments and arguments[0] in ("setup", "doctor"):
+        from .bootstrap import main as bootstrap_main
+
+        return int(bootstrap_main(arguments))
+    if arguments and arguments[0] == "serve":
+        arguments = arguments[1:]
+    from . import cli
+
+    given = cli.parse(arguments)
+    from .launch import run
+
+    return run(given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

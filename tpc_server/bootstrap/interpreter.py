@@ -1,0 +1,155 @@
+"""Finds the interpreter, in the documented order, building one if need be. Owner: one process.
+
+TPC_PYTHON, `python3.13t` on PATH, the cache, uv, a build from source; when all of that fails an
+ordinary interpreter, with one honest line. TPC_PGO=1 asks for a profile-guided build: what is on
+PATH then only counts if it is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from . import build, uv
+from .cache import cache_root, sub, write_atomically
+from .locks import builds
+from .probe import Interpreter, probe
+from .progress import BootstrapError, say
+
+FREE_THREADED_COMMAND = "python3.13t"
+GIL_COMMANDS = ("python3.14", "python3.13", "python3.12", "python3.11", "python3")
+# After a failed try the next runs start at once; `setup` always tries again.
+RETRY_AFTER_S = 24 * 3600
+
+
+class Tried(NamedTuple):
+    """One place that was looked at, and what was found there."""
+
+    where: str
+    verdict: str
+
+
+def wants_pgo() -> bool:
+    """True when the user asked for a profile-guided build."""
+    return os.environ.get("TPC_PGO", "") not in ("", "0")
+
+
+def find(tried: list[Tried], *, make: bool = True, retry: bool = False) -> Interpreter:
+    """The interpreter to use; what was looked at is appended to `tried`.
+
+    `make=False` only looks: no download, no build. `retry` forgets that a build failed lately.
+    Raises BootstrapError when there is none at all, or when TPC_PYTHON names none.
+    """
+    chosen = os.environ.get("TPC_PYTHON")
+    if chosen:
+        return _named(chosen, tried)
+    looks: list[Callable[[], Interpreter | str]] = [_on_path, _cached]
+    names = [f"{FREE_THREADED_COMMAND} on PATH", "cache"]
+    failed = "" if retry else _failed_lately()
+    if make and not failed:
+        looks += [uv.install, _from_source]
+        names += ["uv", "build from source"]
+    for name, look in zip(names, looks):
+        found = look()
+        if isinstance(found, Interpreter):
+            tried.append(Tried(name, f"used: {found} at {found.executable}"))
+            return found
+        tried.append(Tried(name, found))
+    if failed:
+        tried.append(Tried("uv, build from source", f"not tried again yet: {failed}"))
+    elif make:
+        failed = "; ".join(f"{t.where}: {t.verdict.splitlines()[0]}" for t in tried)
+        _remember_failure(failed)
+    return _with_gil(tried, failed)
+
+
+def _named(chosen: str, tried: list[Tried]) -> Interpreter:
+    path = shutil.which(chosen)
+    if path is None:
+        raise BootstrapError(f"TPC_PYTHON={chosen}: no such program")
+    found = probe(os.path.abspath(path))
+    fault = found if isinstance(found, str) else found.fault(builds())
+    if isinstance(found, str) or fault:
+        raise BootstrapError(f"TPC_PYTHON={chosen}: {fault}")
+    tried.append(Tried("TPC_PYTHON", f"used: {found} at {found.executable}"))
+    if not found.free_threaded:
+        say(f"TPC_PYTHON is {found}: cores will share one GIL")
+    return found
+
+
+def _on_path() -> Interpreter | str:
+    path = shutil.which(FREE_THREADED_COMMAND)
+    return "not there" if path is None else _usable(path)
+
+
+def _usable(path: str) -> Interpreter | str:
+    """The free-threaded interpreter at `path`, or why it is not one for us."""
+    found = probe(os.path.abspath(path))
+    if isinstance(found, str):
+        return found
+    fault = found.fault(builds())
+    if fault:
+        return fault
+    if not found.free_threaded:
+        return f"{found}, which is not what its name says"
+    if wants_pgo() and not found.optimized:
+        return f"{found}: not profile-guided, and TPC_PGO asks for that"
+    return found
+
+
+def _cached() -> Interpreter | str:
+    verdict = "nothing yet"
+    for path in build.cached(wants_pgo()) + uv.cached():
+        found = _usable(path)
+        if isinstance(found, Interpreter):
+            return found
+        verdict = found
+    return verdict
+
+
+def _from_source() -> Interpreter | str:
+    try:
+        path = build.from_source(wants_pgo())
+    except BootstrapError as error:
+        return str(error)
+    return _usable(path)
+
+
+def _with_gil(tried: list[Tried], failed: str) -> Interpreter:
+    for command in GIL_COMMANDS:
+        path = shutil.which(command)
+        found = "not there" if path is None else probe(os.path.abspath(path))
+        fault = found if isinstance(found, str) else found.fault(builds())
+        if isinstance(found, Interpreter) and not fault:
+            tried.append(Tried(command, f"used: {found} at {found.executable}"))
+            say(
+                f"no free-threaded interpreter to be had, going on with {found}: cores share one "
+                f"GIL (`./tpc doctor` says why, `./tpc setup` tries again)"
+            )
+            return found
+        tried.append(Tried(command, fault))
+    raise BootstrapError(
+        "no interpreter to run on: neither a free-threaded CPython 3.13 nor any CPython >= 3.11\n"
+        + "\n".join(f"  {t.where}: {t.verdict}" for t in tried)
+        + (f"\n{failed}" if failed and failed not in str(tried) else "")
+    )
+
+
+def _failed_lately() -> str:
+    try:
+        note = json.loads((cache_root() / "failed.json").read_bytes())
+        if note["pgo"] == wants_pgo() and 0 <= time.time() - note["at"] < RETRY_AFTER_S:
+            return str(note["why"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return ""
+
+
+def _remember_failure(why: str) -> None:
+    note = {"at": time.time(), "pgo": wants_pgo(), "why": why, "by": sys.version.split()[0]}
+    write_atomically(sub() / "failed.json", json.dumps(note).encode())

@@ -1,0 +1,108 @@
+"""The scheduler's side of the rings. Owner: the scheduler's thread; pushes may come from others.
+
+Importable on a GIL Python 3.11: standard library, and numpy only when a request has arrived.
+Reads requests from every tokenize core, writes frames to every detok core.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..mailbox import Receiver, broadcast
+from ..mesh import ABORTS, SCHEDULER, STOPPED, Ends, Mesh
+from ..ring import Record
+from . import wire
+
+RECV_MAX: Final = 256
+
+
+class IngressRequest:
+    """One message for the scheduler.
+
+    header   msgpack array, see `boundary.messages`
+    buffers  [(name, numpy array)], read-only views on this record's own bytes
+    """
+
+    __slots__ = ("buffers", "header")
+
+    def __init__(self, header: bytes, buffers: list[tuple[str, Any]]) -> None:
+        self.header = header
+        self.buffers = buffers
+
+
+class SchedulerPort:
+    """What `Server` offers a scheduler, over one mesh."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        ends = Ends(mesh)
+        self._words = ends.words
+        plan = mesh.plan
+        self._requests = [ends.receiver(c, SCHEDULER) for c in plan.stage_cores("tokenize")]
+        self._aborts = [ends.receiver(c, SCHEDULER, ABORTS) for c in plan.stage_cores("tokenize")]
+        self._held: list[list[Record]] = [[] for _ in self._requests]
+        self._frames = [ends.sender(SCHEDULER, c) for c in plan.stage_cores("detok")]
+        self._sleeper = ends.sleeper(SCHEDULER)
+        self._space = ends.space_waiter()
+        self._all: Sequence[Receiver] = (*self._requests, *self._aborts)
+        # A ring has one producer; a scheduler that pushes from several threads takes turns.
+        self._push_lock = threading.Lock()
+
+    # -- receiving -------------------------------------------------------------------
+
+    def recv(self, max_requests: int) -> list[IngressRequest]:
+        """Up to about `max_requests` messages; never blocks.
+
+        A request always comes before its abort: aborts are read first, and given out only
+        after the request ring of the same core has been read to its end.
+        """
+        out: list[IngressRequest] = []
+        for i, receiver in enumerate(self._requests):
+            held = self._held[i]
+            held += self._aborts[i].drain(RECV_MAX)
+            room = max_requests - len(out)
+            if room <= 0:
+                break
+            records = receiver.drain(room)
+            for record in records:
+                out.append(_request(record))
+            if held and len(records) < room:
+                out += [_request(record) for record in held]
+                held.clear()
+        return out
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Sleep until a message comes or the time is up; the GIL is not held."""
+        if any(self._held):
+            return True
+        if not self._sleeper.try_sleep(self._all):
+            return True
+        return self._sleeper.wait(timeout_ms)
+
+    # -- pushing ---------------------------------------------------------------------
+
+    def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:
+        """One record to every detok core; waits for space, False only on shutdown."""
+        if self._words[STOPPED]:
+            return False
+        with self._push_lock:
+            return broadcast(self._frames, kind, key, parts, self._stopped, self._space)
+
+    def _stopped(self) -> bool:
+        return bool(self._words[STOPPED])
+
+
+def _request(record: Record) -> IngressRequest:
+    import numpy
+
+    payload = record[2]
+    header, places = wire.split_request(payload)
+    if not places:
+        return IngressRequest(header, [])
+    buffers: list[tuple[str, Any]] = []
+    for name, item, offset, size in places:
+        kind = wire.type_name(item)
+        count = size // numpy.dtype(kind).itemsize
+        buffers.append((name, numpy.frombuffer(payload, kind, count, offset)))
+    return IngressRequest(header, buffers)

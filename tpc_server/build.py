@@ -1,0 +1,227 @@
+"""The stages of one core and their ports. Owner: the core's thread."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Any
+
+from . import frame, mesh
+from .affinity.plan import route
+from .counters import CONNECTIONS, Counters
+from .mesh import Ends, Mesh
+from .reactor import IN, Reactor
+from .routes import Router
+from .stages.base import LocalPort, Port, RemotePort, Stage
+from .stages.detok import DetokStage
+from .stages.egress import EgressStage, RemoteWriter, gone_writer
+from .stages.ingress import KEY_BITS, IngressStage
+from .stages.tokenize import TokenizeStage
+
+
+class StageSet:
+    """What one core runs, in the order of a request's life."""
+
+    def __init__(
+        self, index: int, link: Mesh, setup: Any, counters: Counters, poller: Reactor,
+        ends: Ends, ports: dict[int, RemotePort], to_scheduler: Any, aborts: Any,
+        listeners: list[socket.socket], generation: int,
+    ) -> None:  # fmt: skip
+        plan = link.plan
+        self.index = index
+        self._plan = plan
+        self._setup = setup
+        self._ports = ports
+        self._words = ends.words
+        self.ingress: IngressStage | None = None
+        self.tokenize: TokenizeStage | None = None
+        self.detok: Any = None
+        self.egress: EgressStage | None = None
+        mine = plan.cores[index].stages
+        ingress_cores = plan.stage_cores("ingress")
+        self._inboxes: dict[str, deque[frame.Message]] = {}
+
+        if "ingress" in mine:
+            router = Router(index, setup, counters, link, ends.words, generation)
+            self.ingress = IngressStage(index, setup, counters, poller, listeners, router)
+            self._inboxes["ingress"] = self.ingress.inbox
+        if "egress" in mine:
+            detok_of = [
+                route(plan, "detok", c) if c in ingress_cores else index
+                for c in range(len(plan.cores))
+            ]
+            self.egress = EgressStage(poller, counters, setup.write_timeout_ns)
+            self._inboxes["egress"] = self.egress.inbox
+        if "detok" in mine:
+            self.detok = DetokStage(setup, counters, self._writer_of)
+            self.detok.ready_hook = self._warm
+            self._inboxes["detok"] = self.detok.inbox
+        if "tokenize" in mine:
+            self.tokenize = TokenizeStage(setup, counters, to_scheduler, aborts)
+            self.tokenize.helper_hook = self._watch_helper
+            self._inboxes["tokenize"] = self.tokenize.inbox
+        self._reactor = poller
+
+        # Ports can be made once all inboxes of this core exist.
+        if self.egress is not None:
+            self.egress.connect(
+                [self._port("ingress", c) for c in range(len(plan.cores))],
+                [None if d == index else self._port("detok", d) for d in detok_of],
+                self.detok,
+            )
+        if self.detok is not None:
+            self.detok.connect({c: self._port("tokenize", c) for c in plan.stage_cores("tokenize")})
+        if self.tokenize is not None:
+            self.tokenize.connect({c: self._port("detok", c) for c in plan.stage_cores("detok")})
+        if self.ingress is not None:
+            self._connect_ingress(link, ends)
+        self.polled: list[Stage] = [
+            s for s in (self.ingress, self.tokenize, self.detok, self.egress) if s is not None
+        ]
+
+    def _connect_ingress(self, link: Mesh, ends: Ends) -> None:
+        stage = self.ingress
+        assert stage is not None
+        plan, index = self._plan, self.index
+        egress_core = route(plan, "egress", index)
+        stage.egress_stage = self.egress if egress_core == index else None
+        stage.egress_port = self._port("egress", egress_core)
+        stage.detok_port = self._port("detok", route(plan, "detok", index))
+        stage.peers = {c: self._port("ingress", c) for c in plan.stage_cores("ingress") if c != index}
+        words = ends.words
+        at = {c: link.counters_at(c) + CONNECTIONS for c in plan.stage_cores("ingress")}
+        stage.loads = _Loads(words, at)
+        stage.report_load = _ReportLoad(words, at[index], stage.connections)
+        tok_core = route(plan, "tokenize", index)
+        stage.router.connect(
+            stage, self._port("tokenize", tok_core), tok_core, route(plan, "detok", index),
+            [self._port("detok", c) for c in plan.stage_cores("detok")],
+        )  # fmt: skip
+
+    # -- ports -----------------------------------------------------------------------
+
+    def _port(self, stage: str, core: int) -> Port:
+        if core == self.index:
+            inbox = self._inboxes.get(stage)
+            return LocalPort(inbox if inbox is not None else deque())
+        return self._ports[core]
+
+    def inbox_of(self, kind: int) -> deque[frame.Message]:
+        """Where a message of another core goes."""
+        return self._inboxes[frame.STAGE_OF_KIND[kind]]
+
+    def _writer_of(self, key: int) -> Any:
+        """What the streams of a connection write to."""
+        egress_core = route(self._plan, "egress", key >> KEY_BITS)
+        if egress_core != self.index:
+            return RemoteWriter(key, self._ports[egress_core])
+        assert self.egress is not None
+        return self.egress.writers.get(key) or gone_writer(key)
+
+    def _watch_helper(self, fd: int, handler: Any) -> None:
+        self._reactor.register(fd, IN, handler)
+
+    # -- commands --------------------------------------------------------------------
+
+    def start_accepting(self) -> None:
+        """Watch the listening sockets."""
+        if self.ingress is not None:
+            self.ingress.start_accepting()
+
+    def warm_up(self) -> None:
+        """Send the warm-up request."""
+        if self.ingress is not None:
+            self.ingress.router.warm_up()
+
+    def _warm(self, answered: bool) -> None:
+        if answered:
+            self._words[mesh.READY] = 1
+        else:
+            self._setup.log("error", "the warm-up request was not answered", core=self.index)
+        self._setup.wake_main()
+
+    def drain(self) -> None:
+        """No new connections; the others close at their next answer."""
+        if self.ingress is not None:
+            self.ingress.stop_accepting()
+
+    def stop(self, message: str) -> None:
+        """End what is left with an error, for good."""
+        self.drain()
+        if self.detok is not None:
+            self.detok.fail_all(message)
+
+    def busy(self) -> bool:
+        """Whether answers are still on their way out, or requests to the scheduler."""
+        if self.detok is not None and self.detok.groups:
+            return True
+        if self.egress is not None and self.egress.busy:
+            return True
+        if self.tokenize is not None and self.tokenize.busy:
+            return True
+        return any(s.pure_poll() for s in self.polled)
+
+    def pending(self) -> bool:
+        """Whether any stage could do something now."""
+        return any([stage.pure_poll() for stage in self.polled])
+
+    # -- deaths ----------------------------------------------------------------------
+
+    def bury(self, message: str) -> None:
+        """End this core's streams and jobs with an error after an exception."""
+        if self.tokenize is not None:
+            self.tokenize.bury(message)
+        if self.detok is not None:
+            # What is in the inbox was opened by other stages and would be forgotten.
+            self.detok.poll_messages()
+            self.detok.fail_all(message)
+        if self.tokenize is not None:
+            self.tokenize.poll(1 << 20)
+        if self.egress is not None:
+            self.egress.poll(1 << 20)
+            self.egress.flush_once()
+
+    def abandon(self) -> None:
+        """Close what the old stages own."""
+        if self.tokenize is not None:
+            self.tokenize.close()
+        if self.ingress is not None:
+            self.ingress.abandon()
+        if self.egress is not None:
+            self.egress.abandon()
+
+    def core_reset(self, core: int) -> None:
+        """Another core lost its state: let go of what depended on it."""
+        if self.ingress is not None:
+            egress_lost = route(self._plan, "egress", self.index) == core
+            detok_lost = route(self._plan, "detok", self.index) == core
+            if egress_lost or detok_lost:
+                self.ingress.partner_lost(egress_lost)
+        if self.egress is not None:
+            self.egress.ingress_lost(core)
+        if self.detok is not None:
+            self.detok.ingress_lost(core)
+
+
+class _Loads:
+    """Connections per ingress core, as they published it."""
+
+    def __init__(self, words: Any, at: dict[int, int]) -> None:
+        self._words = words
+        self._at = at
+
+    def __call__(self) -> dict[int, int]:
+        words = self._words
+        return {core: words[i] for core, i in self._at.items()}
+
+
+class _ReportLoad:
+    """Publishes the own number of connections."""
+
+    def __init__(self, words: Any, at: int, connections: dict[int, Any]) -> None:
+        self._words = words
+        self._at = at
+        self._connections = connections
+
+    def __call__(self) -> None:
+        self._words[self._at] = len(self._connections)

@@ -1,0 +1,173 @@
+"""The command line. Owner: the main thread."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from . import __version__
+
+_DESCRIPTION = """\
+Serve a language model over HTTP: one pinned thread per core, no GIL.
+
+With no argument it serves SmolLM2-135M-Instruct on http://127.0.0.1:30000. Try:
+
+  curl -N http://127.0.0.1:30000/generate -H 'Content-Type: application/json' \\
+       -d '{"text": "The capital of France is", "stream": true,
+            "sampling_params": {"max_new_tokens": 16, "temperature": 0}}'
+"""
+_EPILOG = """\
+commands beside serving (`tpc-server COMMAND --help`):
+  setup     prepare a free-threaded interpreter and its packages in the cache
+  doctor    print what was found and why: interpreter, GIL, packages, core plan
+
+SIGINT or SIGTERM drains within --drain-timeout; a second one ends at once.
+"""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the text's lines and shows defaults, except where there is nothing to show."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=96)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        if action.default in (None, False, argparse.SUPPRESS) or "default" in text:
+            return text
+        return f"{text} (default: %(default)s)"
+
+
+def positive(text: str) -> float:
+    """A number of seconds or units, not negative."""
+    value = float(text)
+    if value < 0 or value != value:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
+def size(text: str) -> int:
+    """Bytes; k, m and g are powers of 1024."""
+    units = {"k": 10, "m": 20, "g": 30}
+    raw = text.strip().lower().removesuffix("ib").removesuffix("b")
+    shift = units.get(raw[-1:], 0)
+    try:
+        value = int(float(raw[:-1] if shift else raw) * (1 << shift))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a size like 65536, 64k or 8m") from None
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive size")
+    return value
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 lets the system choose."""
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port (0 to 65535)")
+    return value
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All flags, in groups."""
+    p = argparse.ArgumentParser(
+        "tpc-server", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_Formatter,
+        allow_abbrev=False,
+    )  # fmt: skip
+    p.add_argument("--version", action="version", version=f"tpc_server {__version__}")
+
+    g = p.add_argument_group("model")
+    g.add_argument("--model-path", metavar="PATH", help="GGUF file or a folder holding one "
+                   "(default: SmolLM2-135M-Instruct, fetched once)")  # fmt: skip
+    g.add_argument("--served-model-name", metavar="NAME", help="name shown by /v1/models")
+    g.add_argument("--tokenizer-path", metavar="PATH", help="tokenizer folder, file or cached hub "
+                   "id, where it is not the model's own")  # fmt: skip
+    g.add_argument("--revision", metavar="REV", help="revision of a hub id")
+    g.add_argument("--engine", choices=("llama", "synthetic"), default="llama",
+                   help="llama computes a real model; synthetic emits scripted ids")  # fmt: skip
+    g.add_argument("--context-length", type=int, metavar="N", help="tokens, at most the model's")
+    g.add_argument("--max-running-requests", type=int, default=16, metavar="N",
+                   help="sequences decoded together; more wait")  # fmt: skip
+    g.add_argument("--weight-version", default="default", metavar="TEXT",
+                   help="reported with every answer")  # fmt: skip
+
+    g = p.add_argument_group("network")
+    g.add_argument("--host", default="127.0.0.1", help="address to listen on, IPv4 or IPv6")
+    g.add_argument("--port", type=port, default=30000, help="port; 0 lets the system choose")
+    g.add_argument("--uds", metavar="PATH", help="listen on a UNIX socket instead")
+    g.add_argument("--backlog", type=int, default=4096, metavar="N", help="listen backlog")
+
+    g = p.add_argument_group("cores")
+    g.add_argument("--cores", nargs="+", metavar="SPEC", help="a count (2), a list (0,1,4-7) or a "
+                   "map: ingress=0,1 tokenize=2,3 detok=0,1 egress=0,1 (default: from the "
+                   "machine)")  # fmt: skip
+    g.add_argument("--unpinned", action="store_true", help="pin no thread to a CPU")
+    g.add_argument("--spin-us", type=positive, default=0.0, metavar="US",
+                   help="spin this long before a core sleeps")  # fmt: skip
+
+    g = p.add_argument_group("requests")
+    g.add_argument("--default-max-new-tokens", type=int, default=128, metavar="N",
+                   help="for requests that name none")  # fmt: skip
+    g.add_argument("--preferred-sampling-params", metavar="JSON",
+                   help="defaults under each request's own parameters")  # fmt: skip
+    g.add_argument("--incremental-streaming-output", action="store_true",
+                   help="stream only new text and ids instead of all so far")  # fmt: skip
+    g.add_argument("--allow-auto-truncate", action="store_true",
+                   help="cut prompts that are too long instead of refusing them")  # fmt: skip
+    g.add_argument("--enable-return-hidden-states", action="store_true",
+                   help="allow return_hidden_states")  # fmt: skip
+    g.add_argument("--skip-tokenizer-init", action="store_true",
+                   help="ids in, ids out")  # fmt: skip
+    g.add_argument("--skip-server-warmup", action="store_true",
+                   help="ready without a warm-up request")  # fmt: skip
+
+    g = p.add_argument_group("limits and time-outs (sizes in bytes or 64k, 8m; times in seconds)")
+    g.add_argument("--max-head-size", type=size, default="64k", metavar="SIZE",
+                   help="request line and headers; 431 beyond")  # fmt: skip
+    g.add_argument("--max-body-size", type=size, default="64m", metavar="SIZE",
+                   help="request body; 413 beyond")  # fmt: skip
+    g.add_argument("--max-connections", type=int, default=16384, metavar="N",
+                   help="per I/O core; 503 beyond")  # fmt: skip
+    g.add_argument("--stream-buffer", type=size, default="256k", metavar="SIZE",
+                   help="unread output per stream; its request is aborted beyond")  # fmt: skip
+    g.add_argument("--header-timeout", type=positive, default=10.0, metavar="S",
+                   help="for a request's head to arrive")  # fmt: skip
+    g.add_argument("--body-timeout", type=positive, default=60.0, metavar="S",
+                   help="between two pieces of a body")  # fmt: skip
+    g.add_argument("--keep-alive-timeout", type=positive, default=75.0, metavar="S",
+                   help="for an idle connection's next request")  # fmt: skip
+    g.add_argument("--write-timeout", type=positive, default=120.0, metavar="S",
+                   help="for a reader that takes nothing; 0 waits for ever")  # fmt: skip
+    g.add_argument("--sse-keep-alive", type=positive, default=0.0, metavar="S",
+                   help="comment lines on quiet streams; 0 sends none")  # fmt: skip
+    g.add_argument("--drain-timeout", type=positive, default=30.0, metavar="S",
+                   help="for running requests after SIGTERM")  # fmt: skip
+
+    g = p.add_argument_group("logs")
+    g.add_argument("--log-level", default="info",
+                   choices=("debug", "info", "warning", "error"), help="least level written")  # fmt: skip
+    g.add_argument("--log-format", default="text", choices=("text", "json"), help="line format")
+    g.add_argument("--require-free-threading", action="store_true",
+                   help="end instead of serving with the GIL on")  # fmt: skip
+
+    g = p.add_argument_group("synthetic engine (docs/SYNTHETIC.md)")
+    g.add_argument("--synthetic-script", metavar="FILE", help="JSON script")
+    g.add_argument("--synthetic-tick-ms", type=positive, default=20.0, metavar="MS",
+                   help="time of one step")  # fmt: skip
+    g.add_argument("--synthetic-seed", type=int, default=0, metavar="N", help="of random ids")
+    g.add_argument("--synthetic-batch", type=int, default=256, metavar="N",
+                   help="requests decoded together; more wait")  # fmt: skip
+    return p
+
+
+def parse(argv: list[str] | None = None) -> Any:
+    """Parsed flags; argparse ends the program on bad ones."""
+    parser = build_parser()
+    given = parser.parse_args(argv)
+    for name in ("max_head_size", "max_body_size", "stream_buffer"):
+        value = getattr(given, name)
+        setattr(given, name, size(value) if isinstance(value, str) else value)
+    for name in ("max_running_requests", "max_connections", "backlog", "synthetic_batch"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    return given

@@ -1,0 +1,60 @@
+"""Settings of the server that no scheduler knows of. Owner: read only after construction."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def env_flag(name: str, default: bool) -> bool:
+    """A boolean environment variable by SGLang's rules; anything else is the default."""
+    value = os.environ.get(name, "").strip().lower()
+    if value in ("1", "true", "yes", "y"):
+        return True
+    if value in ("0", "false", "no", "n"):
+        return False
+    return default
+
+
+def env_number(name: str, default: float) -> float:
+    """A number from the environment; anything unreadable is the default."""
+    try:
+        return float(os.environ[name])
+    except (KeyError, ValueError):
+        return default
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Limits and time-outs (seconds, bytes). The command line and `TPC_*` variables set them."""
+
+    uds: str | None = None
+    max_head_bytes: int = 64 << 10
+    max_body_bytes: int = 64 << 20
+    max_connections: int = 16384  # per I/O core
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    idle_timeout_s: float = 75.0
+    write_timeout_s: float = 120.0
+    linger_s: float = 2.0
+    drain_timeout_s: float = 30.0
+    stream_buffer_bytes: int = 256 << 10
+    sse_keepalive_s: float = 0.0
+    stall_s: float = 5.0
+    spin_us: float = 0.0
+    backlog: int = 4096
+    grammars: bool = True
+    log_format: str = "text"
+    manage_gc: bool = True
+    cores: Any = None  # parsed --cores, see affinity.plan
+    plan: Any = None  # a ready CorePlan, before everything else
+    health_timeout_s: float = field(
+        default_factory=lambda: env_number("SGLANG_HEALTH_CHECK_TIMEOUT", 20.0)
+    )
+    health_probe: bool = field(
+        default_factory=lambda: env_flag("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", True)
+    )
+    warmup_timeout_s: float = field(
+        default_factory=lambda: env_number("SGLANG_WARMUP_TIMEOUT", -1.0)
+    )

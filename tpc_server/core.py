@@ -1,0 +1,280 @@
+"""One pinned thread: its stages, its rings, its loop. Owner: the thread that runs `Core.run`.
+
+The constructor takes plain data on the starting thread; every mutable object is built in `run`.
+A turn of the loop: drain the rings, run the stages, flush what they posted, look at the
+descriptors. With nothing to do: spin for a moment where that can help, raise the sleeping flag,
+look again, wait.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import traceback
+from typing import Any, Final
+
+from . import frame, mesh
+from .affinity import pin
+from .boundary import wire
+from .build import StageSet
+from .counters import Counters
+from .mesh import ALIEN, SCHEDULER, Ends, Mesh
+from .reactor import Reactor
+from .stages.base import RemotePort
+
+TICK_NS: Final = 250_000_000
+_BACKSTOP_S: Final = 0.25  # longest wait: the tick
+_BACKLOG_S: Final = 0.002  # while a ring towards another end is full
+_PUBLISH_NS: Final = 100_000_000
+_DRAIN: Final = 256
+_BUDGET: Final = 256
+_DEATHS: Final = 3  # within _DEATH_WINDOW_NS: give up
+_DEATH_WINDOW_NS: Final = 30_000_000_000
+_STOP_GRACE_NS: Final = 2_000_000_000
+
+CMD_DRAIN: Final = b"drain"
+CMD_STOP: Final = b"stop"
+CMD_WARMUP: Final = b"warmup"
+CMD_ACCEPT: Final = b"accept"
+CMD_THROW: Final = b"throw"  # tests: die as a bug would make it die
+CMD_STALL: Final = b"stall"  # tests: hang for the seconds in the payload
+
+
+class CoreFault(Exception):
+    """Raised on purpose by CMD_THROW."""
+
+
+class Core:
+    """The life of one core."""
+
+    def __init__(self, index: int, link: Mesh, setup: Any, listeners: list[Any]) -> None:
+        self.index = index
+        self.link = link
+        self._shared_setup = setup
+        self._listeners = listeners
+        self.actual_cpus: tuple[int, ...] = ()
+        self.native_id = 0
+        self.ident = 0
+
+    # -- thread ----------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Body of the thread: returns when the server stops."""
+        import threading
+
+        self.native_id = threading.get_native_id()
+        self.ident = threading.get_ident()
+        spec = self.link.plan.cores[self.index]
+        pin.name_thread(f"tpc-core-{self.index}")
+        self.actual_cpus = pin.pin_current_thread(spec.cpus) if spec.cpus else ()
+        setup = self.setup = copy.copy(self._shared_setup)
+        self.ends = Ends(self.link)
+        self.counters = Counters()
+        self._counters_at = self.link.counters_at(self.index)
+        self._connect()
+        deaths: list[int] = []
+        self._accepting = False
+        self._stopping_ns = 0
+        generation = 0
+        while True:
+            try:
+                generation += 1
+                self._build(generation)
+                self._loop()
+                return
+            except Exception:
+                now = time.monotonic_ns()
+                setup.log(
+                    "error", "core died and is rebuilt", core=self.index,
+                    stack=traceback.format_exc(),
+                )  # fmt: skip
+                self.counters.resets += 1
+                self._bury()
+                deaths = [t for t in deaths if now - t < _DEATH_WINDOW_NS] + [now]
+                if len(deaths) >= _DEATHS or self._stopping_ns:
+                    self.ends.words[mesh.FAILED] = 1
+                    self.counters.publish(self.ends.words, self._counters_at)
+                    setup.log("error", "core died too often", core=self.index)
+                    setup.wake_main()
+                    return
+
+    def _connect(self) -> None:
+        """Ring ends live as long as the thread: their positions survive a rebuild."""
+        ends = self.ends
+        plan = self.link.plan
+        index = self.index
+        self._sleeper = ends.sleeper(index)
+        others = [c for c in range(self.link.n) if c != index]
+        self._mail = [ends.receiver(c, index) for c in (*others, ALIEN)]
+        detok = index in plan.stage_cores("detok")
+        self._frames = ends.receiver(SCHEDULER, index) if detok else None
+        self._sources = [*self._mail, *([self._frames] if self._frames else [])]
+        self._senders = {c: ends.sender(index, c) for c in others}
+        self._ports = {c: RemotePort(s) for c, s in self._senders.items()}
+        self._to_scheduler = self._aborts = None
+        if index in plan.stage_cores("tokenize"):
+            self._to_scheduler = ends.sender(index, SCHEDULER)
+            self._aborts = ends.sender(index, SCHEDULER, mesh.ABORTS)
+        self._all_senders = [
+            s for s in (*self._senders.values(), self._to_scheduler, self._aborts) if s is not None
+        ]
+
+    def _build(self, generation: int) -> None:
+        self.reactor = Reactor(self._sleeper.fileno())
+        self.stages = StageSet(
+            self.index, self.link, self.setup, self.counters, self.reactor, self.ends,
+            self._ports, self._to_scheduler, self._aborts, self._listeners, generation,
+        )  # fmt: skip
+        if self._accepting:
+            self.stages.start_accepting()
+        if generation > 1:
+            for port in self._ports.values():
+                port.send((frame.C_RESET, self.index))
+
+    def _bury(self) -> None:
+        """After a death: end what can be ended, let go of the rest, free rids."""
+        try:
+            self.stages.bury("internal error: a core was restarted")
+        except Exception:
+            self.setup.log(
+                "error", "a dead core could not end its streams", core=self.index,
+                stack=traceback.format_exc(),
+            )  # fmt: skip
+        self.stages.abandon()
+        for sender in self._all_senders:
+            sender.flush()
+        self.reactor.close()
+
+    # -- loop ------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        counters = self.counters
+        words = self.ends.words
+        frames = self._frames
+        mail = self._mail
+        stages = self.stages
+        polled = stages.polled
+        reactor_poll = self.reactor.poll
+        detok = stages.detok
+        senders = self._all_senders
+        ports = list(self._ports.values())
+        clock = time.monotonic_ns
+        next_tick = next_publish = 0
+        while True:
+            # The scheduler's ring is read before the others: a stream's opening was posted
+            # before its request, so it is in one of them by now (stages.detok.poll).
+            work = 0
+            if frames is not None:
+                records = frames.drain(_DRAIN)
+                if records:
+                    detok.records.extend(records)
+                    work = len(records)
+            for receiver in mail:
+                records = receiver.drain(_DRAIN)
+                if records:
+                    work += len(records)
+                    self._deliver(records)
+            for stage in polled:
+                work += stage.poll(_BUDGET)
+            backlog = False
+            for port in ports:
+                if port.backlog:
+                    port.pump()
+                    backlog = backlog or bool(port.backlog)
+            for sender in senders:
+                if not sender.flush():
+                    backlog = True
+            counters.loops += 1
+            now = clock()
+            if now >= next_tick:
+                next_tick = now + TICK_NS
+                for stage in polled:
+                    stage.on_tick(now)
+                if self._stopping_ns and self._may_stop(now):
+                    return
+            if now >= next_publish:
+                next_publish = now + _PUBLISH_NS
+                self._publish(now, words)
+            if work:
+                called, _ = reactor_poll(0)
+                continue
+            called, _ = reactor_poll(0)
+            if called:
+                continue
+            self._sleep(backlog, next_tick, now, words, reactor_poll)
+
+    def _sleep(
+        self, backlog: bool, next_tick: int, now: int, words: Any, reactor_poll: Any
+    ) -> None:
+        """Nothing to do: announce the sleep, look again, wait for a descriptor or the bell."""
+        if self.setup.spin_ns and self._spin():
+            self.counters.spin_hits += 1
+            return
+        sleeper = self._sleeper
+        self._publish(now, words)
+        if not sleeper.try_sleep(self._sources):
+            return
+        if self.stages.pending():
+            sleeper.disarm()
+            return
+        wait = _BACKLOG_S if backlog else min(_BACKSTOP_S, max(0.0, (next_tick - now) / 1e9))
+        self.counters.waits += 1
+        _, rang = reactor_poll(wait)
+        sleeper.disarm()
+        if rang:
+            sleeper.clear()
+            self.counters.wakeups += 1
+
+    def _spin(self) -> bool:
+        until = time.monotonic_ns() + self.setup.spin_ns
+        sources = self._sources
+        while time.monotonic_ns() < until:
+            for receiver in sources:
+                if receiver.pure_poll():
+                    return True
+        return False
+
+    def _publish(self, now: int, words: Any) -> None:
+        counters = self.counters
+        counters.heartbeat_ns = now
+        bells = self.ends.bells
+        counters.doorbells_written = sum([bell.written for bell in bells])
+        counters.doorbells_saved = sum([bell.saved for bell in bells])
+        counters.publish(words, self._counters_at)
+
+    def _deliver(self, records: list[tuple[int, bytes, bytes]]) -> None:
+        stages = self.stages
+        for kind, key, payload in records:
+            if kind == wire.MESSAGE:
+                message = frame.decode(payload)
+                if message[0] == frame.C_RESET:
+                    stages.core_reset(message[1])
+                else:
+                    stages.inbox_of(message[0]).append(message)
+            elif kind == wire.COMMAND:
+                self._command(key, payload)
+
+    def _command(self, name: bytes, payload: bytes) -> None:
+        if name == CMD_ACCEPT:
+            self._accepting = True
+            self.stages.start_accepting()
+        elif name == CMD_WARMUP:
+            self.stages.warm_up()
+        elif name == CMD_DRAIN:
+            self._accepting = False
+            self.stages.drain()
+        elif name == CMD_STOP:
+            self._accepting = False
+            self._stopping_ns = time.monotonic_ns()
+            self.stages.stop(payload.decode())
+        elif name == CMD_THROW:
+            raise CoreFault("asked to throw")
+        elif name == CMD_STALL:
+            time.sleep(float(payload))
+
+    def _may_stop(self, now: int) -> bool:
+        """Everything is flushed, or the grace is over."""
+        quiet = not self.stages.busy() and not any(s.backlog for s in self._all_senders)
+        # Streams of other cores may still end through this one: a short pause for their messages.
+        settled = now - self._stopping_ns > 2 * TICK_NS // 5
+        return (quiet and settled) or now - self._stopping_ns > _STOP_GRACE_NS

@@ -1,0 +1,181 @@
+"""HTTP/1.1 requests out of bytes, without I/O. Owner: the core that owns the connection.
+
+One parser per connection (llhttp by way of httptools, strict). A request is handed out whole;
+limits are checked while it arrives, so that nothing over a limit is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httptools
+
+KEPT: Final = frozenset(
+    (b"expect", b"content-length", b"content-encoding", b"content-type", b"authorization",
+     b"x-request-id", b"x-body-compressed", b"upgrade")
+)  # fmt: skip
+
+
+class HttpRequest:
+    """One complete request. `path` is undecoded and without the query."""
+
+    __slots__ = ("body", "headers", "http11", "keep_alive", "method", "path", "query", "refusal")
+
+    def __init__(
+        self, method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], body: bytes,
+        http11: bool, keep_alive: bool,
+    ) -> None:  # fmt: skip
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers  # lower-cased names, only those in KEPT
+        self.body = body
+        self.http11 = http11
+        self.keep_alive = keep_alive
+        self.refusal: HttpError | None = None  # stands for input that is no request
+
+
+def refused(error: HttpError) -> HttpRequest:
+    """What takes the place of unusable input in a connection's queue."""
+    request = HttpRequest(b"", b"", b"", {}, b"", True, False)
+    request.refusal = error
+    return request
+
+
+class HttpError(Exception):
+    """What makes the rest of a connection's input unusable; `status` answers it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class RequestParser:
+    """Feeds bytes, collects requests in `ready`. After HttpError it must not be fed again."""
+
+    __slots__ = (
+        "_body", "_body_bytes", "_head_bytes", "_headers", "_max_body", "_max_head", "_parser",
+        "_raw_bytes", "_refused", "_url", "in_body", "ready", "started", "wants_continue",
+    )  # fmt: skip
+
+    def __init__(self, max_head_bytes: int, max_body_bytes: int) -> None:
+        self._max_head = max_head_bytes
+        self._max_body = max_body_bytes
+        self._parser = httptools.HttpRequestParser(self)
+        self._refused: HttpError | None = None
+        self.ready: list[HttpRequest] = []
+        self.started = False  # inside a request
+        self.in_body = False
+        self.wants_continue = False
+        self.on_message_begin()
+        self.started = False
+
+    def feed(self, data: bytes) -> None:
+        """Raises HttpError: 400 malformed, 413 body, 417 expectation, 431 head too large."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise HttpError(400, "protocol upgrades are not supported") from None
+        except httptools.HttpParserError as error:
+            if self._refused is not None:
+                raise self._refused from None
+            raise HttpError(400, f"malformed request: {error}") from None
+        if self.started and not self.in_body:
+            # A line that never ends reaches no callback.
+            self._raw_bytes += len(data)
+            if self._raw_bytes > self._max_head:
+                raise HttpError(431, f"request head is larger than {self._max_head} bytes")
+
+    @property
+    def target(self) -> bytes:
+        """Path of the request that is arriving, once its head is whole."""
+        return self._url.partition(b"?")[0]
+
+    def close(self) -> None:
+        """Break the cycle with the C parser; nothing may be fed afterwards."""
+        self._parser = None
+
+    # -- callbacks of httptools; an exception out of one ends feed_data ---------------
+
+    def on_message_begin(self) -> None:
+        """First byte of a request."""
+        self.started = True
+        self.in_body = False
+        self.wants_continue = False
+        self._head_bytes = 0  # of whole lines
+        self._raw_bytes = 0  # of what was fed while the head was incomplete
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        self._url += url
+        if len(self._url) > self._max_head:
+            self._refuse(431, f"request head is larger than {self._max_head} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header line."""
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._max_head:
+            self._refuse(431, f"request head is larger than {self._max_head} bytes")
+        name = name.lower()
+        if name in KEPT:
+            self._headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: refuse early what would be refused anyway."""
+        self.in_body = True
+        length = self._headers.get(b"content-length")
+        if length is not None and int(length) > self._max_body:
+            self._too_large()
+        expect = self._headers.get(b"expect")
+        if expect is not None:
+            if expect.lower() != b"100-continue":
+                self._refuse(417, "only `Expect: 100-continue` is supported")
+            self.wants_continue = length != b"0"
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        self.wants_continue = False
+        self._body_bytes += len(data)
+        if self._body_bytes > self._max_body:
+            self._too_large()
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        parser = self._parser
+        path, _, query = self._url.partition(b"?")
+        if not path.startswith(b"/"):
+            path = _origin_form(path)
+        body = self._body
+        self.ready.append(
+            HttpRequest(
+                parser.get_method(), path, query.partition(b"#")[0], self._headers,
+                body[0] if len(body) == 1 else b"".join(body),
+                parser.get_http_version() == "1.1", parser.should_keep_alive(),
+            )  # fmt: skip
+        )
+        self._body = []
+        self.started = False
+        self.in_body = False
+        self.wants_continue = False
+
+    def _too_large(self) -> None:
+        self._refuse(413, f"request body is larger than {self._max_body} bytes")
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._refused = HttpError(status, message)
+        raise self._refused
+
+
+def _origin_form(target: bytes) -> bytes:
+    """Path of an absolute-form target; anything else as it is (it matches no route)."""
+    scheme, found, rest = target.partition(b"://")
+    if found and scheme.lower() in (b"http", b"https"):
+        slash = rest.find(b"/")
+        return rest[slash:] if slash >= 0 else b"/"
+    return target

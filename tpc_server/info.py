@@ -1,0 +1,140 @@
+"""What the server says of itself: allow-lists only. Owner: stateless; results are bytes per core.
+
+Everything shown is named here. A launch argument or an internal state that is not named, a key
+or a token under whatever name, can therefore not appear.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any, Final
+
+from . import __version__
+from .counters import snapshot
+from .render import native
+
+# Launch arguments of the scheduler's program that tell an operator something and hold no secret.
+LAUNCH_FIELDS: Final = frozenset(
+    "model_path tokenizer_path tokenizer_mode tokenizer_backend tokenizer_worker_num"
+    " detokenizer_worker_num skip_tokenizer_init load_format trust_remote_code context_length"
+    " is_embedding enable_multimodal revision model_impl dtype quantization kv_cache_dtype"
+    " mem_fraction_static max_running_requests max_queued_requests max_total_tokens"
+    " chunked_prefill_size max_prefill_tokens prefill_max_requests schedule_policy"
+    " enable_priority_scheduling default_priority_value schedule_conservativeness page_size"
+    " radix_eviction_policy device tp_size pp_size dp_size ep_size stream_interval random_seed"
+    " attention_backend sampling_backend grammar_backend speculative_algorithm"
+    " speculative_num_steps speculative_eagle_topk speculative_num_draft_tokens"
+    " disaggregation_mode disable_radix_cache disable_cuda_graph enable_metrics"
+    " enable_cache_report served_model_name weight_version num_continuous_decode_steps".split()
+)
+STATE_FIELDS: Final = frozenset(
+    "last_gen_throughput avg_spec_accept_length max_total_num_tokens num_running_reqs"
+    " num_queue_reqs token_usage cache_hit_rate effective_max_running_requests_per_dp"
+    " max_running_requests weight_load_time_s kv_cache_pool_tokens num_used_tokens"
+    " memory_usage step_time".split()
+)
+_MEMORY_FIELDS: Final = frozenset(("weight", "kvcache", "token_capacity", "graph", "cuda_graph"))
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def allowed_launch(info: dict[str, Any]) -> dict[str, Any]:
+    """The launch arguments that may be shown: named here and scalar."""
+    return {
+        k: v
+        for k, v in info.items()
+        if k in LAUNCH_FIELDS and (_plain(v) or isinstance(v, str))
+    }
+
+
+def allowed_state(state: Any) -> dict[str, Any]:
+    """The numbers of an internal-state reply that may be shown."""
+    out: dict[str, Any] = {}
+    if not isinstance(state, dict):
+        return out
+    for key, value in state.items():
+        if key not in STATE_FIELDS:
+            continue
+        if _plain(value):
+            out[key] = value
+        elif key == "memory_usage" and isinstance(value, dict):
+            out[key] = {k: v for k, v in value.items() if k in _MEMORY_FIELDS and _plain(v)}
+    return out
+
+
+class ServerInfo:
+    """Static facts of one server, gathered once; plain data."""
+
+    def __init__(self, args: Any, plan: Any, mode: str, http: str) -> None:
+        served = args.served_model_name or args.model_path
+        self.served = served
+        self.started = int(time.time())
+        context = args.model_config.context_len
+        launch = json.loads(args.launch_server_info or "{}")
+        self.model = {
+            "model_path": args.model_path,
+            "served_model_name": served,
+            "tokenizer_path": args.tokenizer_path or args.model_path,
+            "is_generation": True,
+            "preferred_sampling_params": args.preferred_sampling_params,
+            "weight_version": args.weight_version,
+            "load_format": args.load_format,
+            "reasoning_parser": args.reasoning_parser,
+            "tool_call_parser": args.tool_call_parser,
+            "disaggregation_mode": str(args.disaggregation_mode),
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+            "model_type": args.model_config.model_type,
+        }
+        self.models = {
+            "object": "list",
+            "data": [
+                {
+                    "id": served, "object": "model", "created": self.started,
+                    "owned_by": "sglang", "root": served, "parent": None,
+                    "max_model_len": context,
+                }
+            ],
+        }  # fmt: skip
+        gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+        self.server = {
+            **allowed_launch(launch),
+            **self.model,
+            "served_model_name": served,
+            "host": args.host,
+            "port": args.port,
+            "max_model_len": context,
+            "vocab_size": args.model_config.vocab_size,
+            "max_total_num_tokens": args.max_total_num_tokens,
+            "stream_incremental": args.incremental_streaming_output,
+            "version": args.version or __version__,
+            "frontend": "tpc",
+            "frontend_version": __version__,
+            "mode": mode,
+            "http": http,
+            "writer": "send",
+            "enable_http2": False,
+            "python": sys.version.split()[0],
+            "gil_enabled": gil,
+            "core_plan": plan.to_json(),
+        }
+
+    def server_body(self, counters: dict[str, dict[str, int]], states: list[Any]) -> bytes:
+        """Body of /server_info with the cores' newest published counters."""
+        return native.to_json(
+            {
+                **self.server,
+                "uptime_s": int(time.time()) - self.started,
+                "cores": counters,
+                "internal_states": states,
+            }
+        )
+
+
+def core_counters(words: Any, link: Any) -> dict[str, dict[str, int]]:
+    """Published counters of every core, by index."""
+    return {str(c): snapshot(words, link.counters_at(c)) for c in range(link.n)}

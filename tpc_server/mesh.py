@@ -1,0 +1,147 @@
+"""Where every ring and doorbell of a link lies. Owner: plain data after construction, any thread.
+
+One shared region holds everything that crosses a thread: a doorbell and a block of published
+counters per core, a doorbell for the scheduler, and one ring per ordered pair that talks. The
+layout is a pure function of the plan and the capacities, so that a child process finds the same
+places from the same numbers.
+
+Ends: cores 0 .. n-1, `SCHEDULER`, `ALIEN` (signals, control threads of this process).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .affinity.plan import CorePlan
+from .counters import WORDS
+from .mailbox import (
+    DOORBELL_BYTES,
+    Bell,
+    Doorbell,
+    EventFd,
+    Receiver,
+    Sender,
+    Sleeper,
+    SpaceWaiter,
+)
+from .ring import Consumer, Producer, ring_bytes
+from .shm import Region, RegionMapping
+
+SCHEDULER: Final = -1
+ALIEN: Final = -2
+SPACE: Final = -3  # where the scheduler's pushes wait for space; it may sleep for data meanwhile
+_EXTRA_ENDS: Final = 3
+
+DATA: Final = 0
+ABORTS: Final = 1
+
+FRAME_RING_BYTES: Final = 4 << 20  # scheduler -> detok core
+REQUEST_RING_BYTES: Final = 4 << 20  # tokenize core -> scheduler
+ABORT_RING_BYTES: Final = 64 << 10
+CORE_RING_BYTES: Final = 1 << 20  # core -> core
+ALIEN_RING_BYTES: Final = 64 << 10
+
+_PAGE: Final = 4096
+_STATE_WORDS: Final = 16
+
+Lane = tuple[int, int, int]  # from, to, DATA or ABORTS
+
+# Words of the shared state block at the start of the region.
+READY: Final = 0  # a warm-up answer is in
+DRAINING: Final = 1  # no new connections, answers close theirs
+STOPPED: Final = 2  # the server is shutting down: pushes return False
+FAILED: Final = 3  # cores died too often
+
+
+class Mesh:
+    """One region, its doorbells, and the ends of its rings for whoever asks on its own thread."""
+
+    def __init__(
+        self, plan: CorePlan, to_scheduler_cap: int, from_scheduler_cap: int, stage_cap: int
+    ) -> None:
+        self.plan = plan
+        self.n = len(plan.cores)
+        caps: dict[Lane, tuple[int, int]] = {}
+        for core in plan.stage_cores("tokenize"):
+            caps[core, SCHEDULER, DATA] = (REQUEST_RING_BYTES, to_scheduler_cap)
+            caps[core, SCHEDULER, ABORTS] = (ABORT_RING_BYTES, 1 << 20)
+        for core in plan.stage_cores("detok"):
+            caps[SCHEDULER, core, DATA] = (FRAME_RING_BYTES, from_scheduler_cap)
+        for core in range(self.n):
+            caps[ALIEN, core, DATA] = (ALIEN_RING_BYTES, 1 << 10)
+            for other in range(self.n):
+                if other != core:
+                    caps[core, other, DATA] = (CORE_RING_BYTES, stage_cap)
+        at = _PAGE  # the first page: state words
+        self._bells = at
+        at += (self.n + _EXTRA_ENDS) * DOORBELL_BYTES
+        at += -at % _PAGE
+        self._counters = at
+        at += self.n * WORDS * 8
+        self._rings: dict[Lane, tuple[int, int, int]] = {}
+        for lane, (capacity, cap_records) in caps.items():
+            at += -at % _PAGE
+            self._rings[lane] = (at, capacity, cap_records)
+            at += ring_bytes(capacity)
+        at += -at % _PAGE
+        self.size = at
+        self.region = Region.create(at, "tpc-link")
+        self.events = [EventFd() for _ in range(self.n + _EXTRA_ENDS)]
+
+    def counters_at(self, core: int) -> int:
+        """Index of a core's first published counter among the region's words."""
+        return (self._counters >> 3) + core * WORDS
+
+    def ring(self, lane: Lane) -> tuple[int, int, int]:
+        """(offset, capacity in bytes, capacity in records) of a lane's ring."""
+        return self._rings[lane]
+
+    def doorbell_at(self, end: int) -> int:
+        """Offset of an end's doorbell."""
+        return self._bells + (end % (self.n + _EXTRA_ENDS)) * DOORBELL_BYTES
+
+    def close(self) -> None:
+        """Close descriptors; only after every thread that used an end has ended."""
+        for event in self.events:
+            event.close()
+        self.region.close()
+
+
+class Ends:
+    """The ends one thread holds. Build it on that thread: it makes the thread's own mapping."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._mapping = mesh.region.mapping()
+        self.words = self._mapping.words
+        self.bells: list[Bell] = []  # of all senders, for their counts
+
+    def mapping(self) -> RegionMapping:
+        """The thread's mapping: all ends of a thread share it."""
+        return self._mapping
+
+    def doorbell(self, end: int) -> Doorbell:
+        """The doorbell of a core, the scheduler or the alien end."""
+        return Doorbell(self, self._mesh.doorbell_at(end), self._mesh.events[end])
+
+    def sleeper(self, end: int) -> Sleeper:
+        """The sleeping side of an end's doorbell."""
+        return Sleeper(self.doorbell(end))
+
+    def space_waiter(self) -> SpaceWaiter:
+        """Where the scheduler's pushes wait for freed space."""
+        return SpaceWaiter(self.doorbell(SPACE))
+
+    def sender(self, source: int, target: int, lane: int = DATA) -> Sender:
+        """Producing end of a ring."""
+        at, capacity, cap_records = self._mesh.ring((source, target, lane))
+        producer = Producer(self, at, capacity, cap_records)
+        bell = Bell(self.doorbell(target))
+        self.bells.append(bell)
+        return Sender(producer, bell)
+
+    def receiver(self, source: int, target: int, lane: int = DATA) -> Receiver:
+        """Consuming end of a ring; the scheduler is woken when space is freed for it."""
+        at, capacity, _ = self._mesh.ring((source, target, lane))
+        bell = Bell(self.doorbell(SPACE), space=True) if source == SCHEDULER else None
+        return Receiver(Consumer(self, at, capacity), bell)

@@ -1,0 +1,49 @@
+"""Response heads and chunk framing. Owner: stateless; bytes made at import are never changed.
+
+Standard library only: runs in a subinterpreter too.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+CRLF: Final = b"\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+JSON: Final = b"application/json"
+TEXT: Final = b"text/plain; charset=utf-8"
+
+_REASON: Final = {int(s): s.phrase.encode() for s in HTTPStatus} | {499: b"Client Closed Request"}
+_SSE: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
+)
+
+
+def answer(
+    status: int, body: bytes, content_type: bytes, close: bool, head_only: bool, extra: bytes = b""
+) -> bytes:
+    """A whole response; `extra` are header lines that end in CRLF, `head_only` is for HEAD."""
+    head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
+        status,
+        _REASON.get(status, b"Error"),
+        content_type,
+        len(body),
+        extra,
+        b"Connection: close\r\n" if close else b"",
+    )
+    return head if head_only else head + body
+
+
+def stream_head(chunked: bool, close: bool, extra: bytes = b"") -> bytes:
+    """Head of an event stream; without `chunked` (HTTP/1.0) the connection's end ends it."""
+    tail = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+    if close or not chunked:
+        tail += b"Connection: close\r\n"
+    return b"%b%b%b\r\n" % (_SSE, extra, tail)
+
+
+def chunk(data: bytes, chunked: bool) -> bytes:
+    """`data` framed as one HTTP chunk, or as it is."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data

@@ -1,0 +1,113 @@
+"""JSON of SGLang's native `/generate` answers. Owner: stateless.
+
+Standard library only: runs in a subinterpreter too. Everything here is rendered to bytes
+once and then only joined; the step loop puts `completion_tokens` last, so that a frame is
+head + text + ids + a middle that stays the same + a counter.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from ..text.escape import json_escape
+
+DONE: Final = b"data: [DONE]\n\n"
+TEXT_OPEN: Final = b'data: {"text":"'
+IDS_OPEN: Final = b'","output_ids":['
+IDS_OPEN_BARE: Final = b'data: {"output_ids":['
+META_OPEN: Final = b'],"meta_info":{'
+
+_dump: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+).encode
+
+
+def to_json(value: Any) -> bytes:
+    """Compact JSON; the line separators that some clients split on are escaped.
+
+    Raises ValueError on NaN or infinity.
+    """
+    text = _dump(value)
+    if not text.isascii():
+        text = text.replace("\x85", "\\u0085").replace("\u2028", "\\u2028")
+        text = text.replace("\u2029", "\\u2029")
+    return text.encode("utf-8", "replace")
+
+
+def json_string(text: str) -> bytes:
+    """`text` as a JSON string, quotes included."""
+    return b'"%b"' % json_escape(text)
+
+
+def meta_middle(
+    user_rid: bytes, finish: bytes, prompt_tokens: int, weight_version: bytes, cached: int,
+    reasoning: int,
+) -> bytes:  # fmt: skip
+    """The part of meta_info that stays the same between two tokens, up to the extra keys.
+
+    `user_rid` and `weight_version` are JSON strings, `finish` is JSON.
+    """
+    return (
+        b'"id":%b,"finish_reason":%b,"prompt_tokens":%d,"weight_version":%b,'
+        b'"cached_tokens":%d,"reasoning_tokens":%d'
+        % (user_rid, finish, prompt_tokens, weight_version, cached, reasoning)
+    )
+
+
+def error_frame(message: str, code: int, index: int | None) -> bytes:
+    """One SSE data line that reports an error in the middle of a stream."""
+    error: dict[str, Any] = {
+        "error": {
+            "message": message,
+            "type": "invalid_request_error" if code < 500 else "internal_error",
+            "code": code,
+            "retryable": code in (429, 503),
+        }
+    }
+    if index is not None:
+        error["index"] = index
+    return b"data: %b\n\n" % to_json(error)
+
+
+def error_body(message: str, code: int) -> bytes:
+    """Body of an error answer."""
+    return to_json({"error": {"message": message, "code": code}})
+
+
+def meta_info(stream: Any, weight_version: bytes, latency_s: float | None) -> bytes:
+    """The whole meta_info object of a stream's newest state; `latency_s` on the last frame."""
+    finish = stream.finish
+    parts = [
+        b"{",
+        meta_middle(
+            stream.rid_json,
+            b"null" if finish is None else to_json(finish),
+            stream.prompt_tokens,
+            weight_version,
+            stream.cached,
+            stream.reasoning,
+        ),
+    ]
+    if stream.logprobs is not None:
+        parts.append(stream.logprobs.members())
+    if stream.hidden:
+        parts.append(b',"hidden_states":[%b]' % stream.hidden)
+    if latency_s is not None:
+        if stream.versions is not None:
+            parts.append(b',"weight_versions":%b' % to_json(stream.versions))
+        parts.append(b',"e2e_latency":%b' % repr(latency_s).encode())
+    parts.append(b',"completion_tokens":%d}' % stream.completion)
+    return b"".join(parts)
+
+
+def result(stream: Any, has_text: bool, meta: bytes, indexed: bool) -> bytes:
+    """One answer object from what the stream's buffers hold."""
+    parts = [b'{"text":"', stream.text, IDS_OPEN] if has_text else [b'{"output_ids":[']
+    parts += [stream.ids, b'],"meta_info":', meta]
+    if stream.prompt_ids is not None:
+        parts.append(b',"prompt_token_ids":%b' % to_json(stream.prompt_ids))
+    if indexed:
+        parts.append(b',"index":%d' % stream.index)
+    parts.append(b"}")
+    return b"".join(parts)

@@ -1,0 +1,98 @@
+"""What every core is given at its start: plain data and stateless functions. Owner: read only.
+
+Each core copies the object itself, so that reading a setting touches no shared instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .boundary import codec
+from .boundary.server_args import ServerArgs
+from .config import Options
+from .contract.limits import Limits
+from .info import ServerInfo, allowed_state, core_counters
+from .render import http, native
+from .text.load import LoadedTokenizer
+
+_NS = 1_000_000_000
+
+
+class CoreSetup:
+    """Settings, limits, tokenizer and facts, in the units the stages use."""
+
+    def __init__(
+        self, args: ServerArgs, options: Options, tokenizer: LoadedTokenizer | None,
+        info: ServerInfo, log: Callable[..., None], wake_main: Callable[[], None], link: Any,
+        words: Any,
+    ) -> None:  # fmt: skip
+        model = args.model_config
+        self.log = log
+        self.wake_main = wake_main
+        self.info = info
+        self._link = link
+        self._words = words
+        self.weight_version = args.weight_version
+        self.incremental = args.incremental_streaming_output
+        self.skip_tokenizer = args.skip_tokenizer_init or tokenizer is None
+        self.tokenizer_json = tokenizer.json_text if tokenizer is not None else None
+        self.pieces = tokenizer.pieces if tokenizer is not None else None
+        sizes = [model.vocab_size, tokenizer.vocab_size if tokenizer is not None else 0]
+        self.vocab_size = max(sizes)
+        self.limits = limits_of(args, options, model.vocab_size or self.vocab_size)
+        self.max_head_bytes = options.max_head_bytes
+        self.max_body_bytes = options.max_body_bytes
+        self.max_connections = options.max_connections
+        self.header_timeout_ns = int(options.header_timeout_s * _NS)
+        self.body_timeout_ns = int(options.body_timeout_s * _NS)
+        self.idle_timeout_ns = int(options.idle_timeout_s * _NS)
+        self.write_timeout_ns = int(options.write_timeout_s * _NS)
+        self.linger_ns = int(options.linger_s * _NS)
+        self.stream_buffer_bytes = options.stream_buffer_bytes
+        self.sse_keepalive_ns = int(options.sse_keepalive_s * _NS)
+        self.spin_ns = int(options.spin_us * 1000)
+        self.health_probe = options.health_probe
+        self.health_timeout_ns = int(options.health_timeout_s * _NS)
+        warmup = options.warmup_timeout_s if options.warmup_timeout_s > 0 else 600.0
+        self.warmup_timeout_ns = int(warmup * _NS)
+
+    def decode(self) -> Callable[[list[int], bool], str]:
+        """`decode(ids, skip_special)` of the tokenizer, for what has no piece table."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_str(self.tokenizer_json)
+        return lambda ids, skip: str(tokenizer.decode(ids, skip_special_tokens=skip))
+
+    def render_control(self, name: str, payload: bytes | None) -> tuple[int, bytes, bytes]:
+        """Status, body and content type of the answer to a control request (None: no reply)."""
+        if name == "server_info":
+            states: list[Any] = []
+            if payload is not None:
+                reply = codec.unpack(payload)
+                if isinstance(reply, dict):
+                    states.append(allowed_state(reply.get("internal_state")))
+            counters = core_counters(self._words, self._link)
+            return 200, self.info.server_body(counters, states), http.JSON
+        return 500, native.error_body(f"unknown control request {name}", 500), http.JSON
+
+
+def limits_of(args: ServerArgs, options: Options, vocab_size: int) -> Limits:
+    """The contract's limits for these arguments."""
+    import json
+
+    preferred = json.loads(args.preferred_sampling_params or "{}")
+    return Limits(
+        args.model_config.context_len,
+        vocab_size,
+        num_reserved_tokens=args.num_reserved_tokens,
+        default_max_new_tokens=args.default_max_new_tokens,
+        default_priority=args.default_priority_value,
+        preferred_sampling_params=preferred,
+        lora_ids=dict(args.lora_ids),
+        allow_auto_truncate=args.allow_auto_truncate,
+        enable_return_hidden_states=args.enable_return_hidden_states,
+        enable_strict_thinking=args.enable_strict_thinking,
+        skip_tokenizer_init=args.skip_tokenizer_init,
+        grammars=options.grammars,
+    )

@@ -1,0 +1,35 @@
+"""Record of one client connection. Owner: the ingress core that accepted it."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Any
+
+from .. import connection
+from ..http1 import HttpRequest, RequestParser
+
+
+class Connection:
+    """Socket, parser, requests that wait for their turn."""
+
+    __slots__ = (
+        "close_after", "continued", "deadline_ns", "eof", "fd", "inflight", "key", "linger",
+        "mask", "parser", "queue", "sock", "state", "writer",
+    )  # fmt: skip
+
+    def __init__(self, key: int, sock: socket.socket, parser: RequestParser) -> None:
+        self.key = key
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.parser: RequestParser = parser
+        self.writer: Any = None
+        self.queue: deque[HttpRequest] = deque()  # pipelined behind the one in flight
+        self.inflight = False
+        self.state = connection.OPEN_IDLE
+        self.deadline_ns = 0  # 0: none; else the head, body or next request must come by then
+        self.mask = 0
+        self.eof = False  # the peer sends no more
+        self.close_after = False  # nothing more is read; close once what is queued is answered
+        self.linger = False  # answered and shut: input is thrown away until the peer closes
+        self.continued = False  # `100 Continue` was sent for the current request

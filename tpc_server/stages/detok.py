@@ -1,0 +1,324 @@
+"""Detok: scheduler frames in, rendered text out. Owner: the core that runs the stage.
+
+`steps.py` beside this holds the loop over one step's rows; here is what happens around it:
+opening and ending groups, aborts, errors, probes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .. import frame, request
+from ..fsm import ILLEGAL, IllegalTransition
+from ..render import http, native
+from . import stream as records
+from .base import Port
+from .steps import StepLoop
+from .stream import Group, Stream
+
+if TYPE_CHECKING:
+    from ..counters import Counters
+
+_ENDED_500 = "response truncated before completion"
+
+
+class DetokStage(StepLoop):
+    """Live streams whose detokenization and rendering is on this core."""
+
+    name = "detok"
+
+    def __init__(self, setup: Any, counters: Counters, writer_of: Any) -> None:
+        super().__init__(setup, counters)
+        self.inbox: deque[frame.Message] = deque()
+        self.records: deque[tuple[int, bytes, bytes]] = deque()  # from the scheduler's ring
+        self.groups: dict[int, Group] = {}
+        self.probes: list[Group] = []  # health probes and control requests with a deadline
+        self.ready_hook: Any = None  # called once the warm-up answer is in
+        self._writer_of = writer_of
+        self._tok_ports: dict[int, Port] = {}
+        self._edges = request.MACHINE.compile()
+
+    def connect(self, tok_ports: dict[int, Port]) -> None:
+        """Ports to the tokenize stages, by core."""
+        self._tok_ports = tok_ports
+
+    # -- stage protocol --------------------------------------------------------------
+
+    def poll(self, budget: int) -> int:
+        """Messages first: a stream is always opened before its frames are looked at."""
+        inbox = self.inbox
+        done = 0
+        while inbox and done < budget:
+            self._on_message(inbox.popleft())
+            done += 1
+        if inbox:
+            return done
+        from_scheduler = self.records
+        while from_scheduler:
+            kind, key, payload = from_scheduler.popleft()
+            self.on_record(kind, key, payload)
+            done += 1
+        return done
+
+    def pure_poll(self) -> bool:
+        """Whether messages or records wait."""
+        return bool(self.inbox or self.records)
+
+    def on_tick(self, now_ns: int) -> None:
+        """Deadlines of probes; comments for quiet streams."""
+        for group in list(self.probes):
+            if group.deadline_ns and now_ns > group.deadline_ns:
+                self._probe_failed(group)
+        interval = self.setup.sse_keepalive_ns
+        if interval:
+            for group in self.groups.values():
+                if (
+                    group.is_stream
+                    and now_ns - group.last_ns > interval
+                    and not group.writer.blocked
+                ):
+                    self.write_stream(group, b": keep-alive\n\n", now_ns)
+
+    def poll_messages(self) -> None:
+        """All messages that wait, whatever their number."""
+        while self.inbox:
+            self._on_message(self.inbox.popleft())
+
+    def ingress_lost(self, core: int) -> None:
+        """An ingress core closed all its connections."""
+        for group in [g for g in self.groups.values() if g.key >> 40 == core]:
+            self.drop_group(group)
+
+    def resume(self, stream: Stream) -> None:
+        """Room again on a stream's connection: show what piled up."""
+        stream.waiting = False
+        if stream.group.done:
+            return
+        if stream.writer.blocked:
+            self.wait_for_room(stream)
+        else:
+            self.show(stream)
+
+    def step(self, state: int, event: int) -> int:
+        """Next state of a request; IllegalTransition names both."""
+        after = self._edges[state * request.N_EVENTS + event]
+        if after == ILLEGAL:
+            raise IllegalTransition(request.MACHINE, state, event)
+        return after
+
+    # -- messages --------------------------------------------------------------------
+
+    def _on_message(self, message: frame.Message) -> None:
+        kind = message[0]
+        if kind == frame.D_OPEN:
+            self._open(message)
+        elif kind == frame.D_ENCODED:
+            self._encoded(message[1], message[2], message[3])
+        elif kind == frame.D_FAIL:
+            stream = self.streams.get(message[1])
+            if stream is not None:
+                if message[2] == 0:  # aborted before it was sent
+                    self._aborted_early(stream, message[3])
+                else:
+                    self.fail_group(stream.group, message[2], message[3], stream)
+        elif kind == frame.D_ABORT:
+            self._abort(message[1])
+        elif kind == frame.D_GONE:
+            group = self.groups.get(message[1])
+            if group is not None:
+                self.drop_group(group)
+        elif kind == frame.D_PROBE:
+            group = self.groups.get(message[1])
+            if group is not None:
+                self._probe_peer(group)
+        elif kind == frame.D_FLOW:
+            group = self.groups.get(message[1])
+            if group is not None:
+                group.writer.blocked = message[2]
+                if not message[2]:
+                    waiting = group.writer.waiting
+                    group.writer.waiting = []
+                    for stream in waiting:
+                        self.resume(stream)
+
+    def _probe_peer(self, group: Group) -> None:
+        """Write something harmless: the kernel of a peer that is gone answers with a reset."""
+        if group.head_sent:
+            self.write_stream(group, b":\n\n", self.now_ns)
+        elif group.chunked:
+            group.writer.write(http.CONTINUE)
+
+    def _open(self, message: frame.Message) -> None:
+        (
+            _, key, api, is_stream, is_batch, chunked, close, head_only, extra, base_rid,
+            created_ns, deadline_ns, tok_core, items,
+        ) = message  # fmt: skip
+        group = Group(
+            key, self._writer_of(key), api, is_stream, is_batch, chunked, close, head_only,
+            extra, base_rid, created_ns,
+        )  # fmt: skip
+        self.groups[key] = group
+        group.deadline_ns = deadline_ns
+        if deadline_ns:
+            self.probes.append(group)
+        port = self._tok_ports[tok_core]
+        for index, (wire_rid, user_rid, plan) in enumerate(items):
+            stream = Stream(group, index, wire_rid, user_rid, plan, port, request.TOKENIZING)
+            self.prepare(stream)
+            group.streams.append(stream)
+            self.streams[wire_rid] = stream
+        group.remaining = len(items)
+        group.results = [b""] * len(items)
+        self.counters.live_requests = len(self.streams)
+
+    def _encoded(self, wire_rid: str, n_prompt: int, prompt_ids: list[int] | None) -> None:
+        stream = self.streams.get(wire_rid)
+        if stream is not None:
+            stream.state = self.step(stream.state, request.ENCODED)
+            stream.prompt_tokens = n_prompt
+            if prompt_ids is not None:
+                stream.prompt_ids = prompt_ids
+
+    def _abort(self, user_rid: str | None) -> None:
+        """A client's abort: exact rid, or a batch's rid for all its children; None for all."""
+        for stream in list(self.streams.values()):
+            group = stream.group
+            if group.api == records.NATIVE and (
+                user_rid is None or user_rid in (stream.user_rid, group.base_rid)
+            ):
+                self.counters.aborts += 1
+                stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
+
+    def _aborted_early(self, stream: Stream, message: str) -> None:
+        self.end_row(stream, {"type": "abort", "message": message}, [], None)
+
+    # -- records of the scheduler ----------------------------------------------------
+
+    def on_control(self, wire_rid: str, payload: bytes) -> None:
+        """The scheduler's answer to a control request."""
+        stream = self.streams.get(wire_rid)
+        if stream is not None and stream.group.api == records.CONTROL:
+            group = stream.group
+            self._forget_stream(stream, request.FINISH)
+            group.remaining = 0
+            status, body, content_type = self.setup.render_control(group.base_rid, payload)
+            self._answer(group, status, body, content_type)
+
+    def on_error(self, wire_rid: str, message: str) -> None:
+        """The scheduler could not read a request."""
+        stream = self.streams.get(wire_rid)
+        if stream is not None:
+            self.fail_group(stream.group, 400, message, stream)
+
+    def on_activity(self) -> None:
+        """The scheduler is alive: every waiting health probe is answered."""
+        for group in self.probes[:]:
+            if group.api == records.HEALTH:
+                self.probes.remove(group)
+                self._abort_streams(group)
+                self._answer(group, 200, b"", http.TEXT)
+
+    def _probe_failed(self, group: Group) -> None:
+        self.probes.remove(group)
+        self._abort_streams(group)
+        if group.api == records.WARMUP:
+            self.ready_hook(False)
+            self._close(group)
+        elif group.api == records.CONTROL:
+            self._answer(group, *self.setup.render_control(group.base_rid, None))
+        else:
+            self._answer(group, 503, b"", http.TEXT)
+
+    # -- ends ------------------------------------------------------------------------
+
+    def finished(self, stream: Stream) -> None:
+        """A stream has shown everything (or stored its result): end the group with the last."""
+        group = stream.group
+        group.remaining -= 1
+        if group.remaining:
+            return
+        self.counters.answers += 1
+        if group.api == records.WARMUP:
+            self.probes.remove(group)
+            self.ready_hook(True)
+            self._close(group)
+        elif group.api == records.HEALTH:
+            self._answer(group, 200, b"", http.TEXT)
+        elif group.is_stream:
+            self.end_stream(group)
+        else:
+            body = b",".join(group.results)
+            self._answer(group, 200, b"[%b]" % body if group.is_batch else body, http.JSON)
+
+    def end_stream(self, group: Group) -> None:
+        """Terminator of an event stream."""
+        data = http.chunk(native.DONE, group.chunked)
+        if group.chunked:
+            data += http.LAST_CHUNK
+        if not group.head_sent:
+            data = self.head_of(group) + data
+        group.writer.write(data)
+        close = group.close or not group.chunked
+        group.writer.finish(frame.END_CLOSE if close else frame.END_KEEP)
+        self._close(group)
+
+    def fail_group(self, group: Group, status: int, message: str, stream: Stream | None) -> None:
+        """One error for the whole group; its other streams are aborted in the scheduler."""
+        self.counters.errors += 1
+        for live in group.streams:
+            if live.wire_rid in self.streams:
+                if live is not stream:
+                    live.tok_port.send((frame.T_ABORT, live.wire_rid))
+                self._forget_stream(live, request.FAIL)
+        if group.api == records.WARMUP:
+            self.probes.remove(group)
+            self.ready_hook(False)
+            self._close(group)
+        elif group.head_sent:
+            index = stream.index if stream is not None and group.is_batch else None
+            self.write_stream(group, native.error_frame(message, status, index), self.now_ns)
+            self.end_stream(group)
+        else:
+            self._answer(group, status, native.error_body(message, status), http.JSON)
+
+    def drop_group(self, group: Group) -> None:
+        """The client is gone: abort every child, answer nobody."""
+        self._abort_streams(group)
+        self._close(group)
+
+    def fail_all(self, message: str) -> None:
+        """Shutdown or a dying core: end every group with an error."""
+        for group in list(self.groups.values()):
+            for live in group.streams:
+                if live.wire_rid in self.streams:
+                    live.tok_port.send((frame.T_ABORT, live.wire_rid))
+            self.fail_group(group, 503, message, None)
+
+    def _abort_streams(self, group: Group) -> None:
+        for live in group.streams:
+            if live.wire_rid in self.streams:
+                self.counters.aborts += 1
+                live.tok_port.send((frame.T_ABORT, live.wire_rid))
+                self._forget_stream(live, request.ABORT)
+
+    def _forget_stream(self, stream: Stream, event: int) -> None:
+        stream.state = self.step(stream.state, event)
+        self.streams.pop(stream.wire_rid, None)
+        self.counters.live_requests = len(self.streams)
+
+    def _answer(self, group: Group, status: int, body: bytes, content_type: bytes) -> None:
+        group.writer.write(
+            http.answer(status, body, content_type, group.close, group.head_only, group.extra)
+        )
+        group.writer.finish(frame.END_CLOSE if group.close else frame.END_KEEP)
+        self._close(group)
+
+    def _close(self, group: Group) -> None:
+        group.done = True
+        for stream in group.streams:  # break the cycles: no collector runs while serving
+            stream.logprobs = None
+        group.streams = []
+        self.groups.pop(group.key, None)
+        if group in self.probes:
+            self.probes.remove(group)

@@ -1,0 +1,356 @@
+"""Egress: write buffers and backpressure of connections. Owner: the core that runs the stage.
+
+A `ConnWriter` is what the step loop writes to. While `blocked` is false it may call `send`
+(the socket's own) and report a short write with `partial`; while it is true it keeps its
+text back (streams) or hands it to `write` (single answers). `RemoteWriter` has the same
+face on a core that does not own the connection's egress. Under it, `send` is the seam for
+another way of writing (one system call for a whole step, or a server that carries us).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import frame, reactor
+from .base import Port
+
+if TYPE_CHECKING:
+    from ..counters import Counters
+
+_IOV: Final = 64  # buffers of one gathering write
+
+
+class ConnWriter:
+    """Unsent bytes of one connection and the streams that wait for room."""
+
+    __slots__ = (
+        "answered", "blocked", "blocked_at", "broken", "closing", "egress", "end", "key",
+        "owned", "queue", "queued", "remote", "send", "sendmsg", "sock", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, egress: EgressStage, key: int, sock: socket.socket, owned: bool, remote: bool
+    ) -> None:
+        self.egress = egress
+        self.key = key
+        self.sock = sock
+        self.send = sock.send
+        self.sendmsg = sock.sendmsg
+        self.owned = owned  # a duplicate made for this core, closed here
+        self.remote = remote  # the connection's detok stage is on another core
+        self.queue: deque[Any] = deque()
+        self.queued = 0  # bytes
+        self.blocked = False
+        self.blocked_at = 0
+        self.broken = False
+        self.closing = False
+        self.end = frame.END_NONE
+        self.waiting: list[Any] = []  # streams with text to show once there is room
+
+    def write(self, data: bytes) -> None:
+        """Send now or queue; never blocks. Bytes for a broken connection are dropped."""
+        if self.broken:
+            return
+        if self.queue:
+            self.queue.append(data)
+            self.queued += len(data)
+            return
+        try:
+            sent = self.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self.fail()
+            return
+        counters = self.egress.counters
+        counters.sends += 1
+        counters.bytes_out += sent
+        if sent != len(data):
+            self.partial(data, sent)
+
+    def partial(self, data: Any, sent: int) -> None:
+        """Keep what a short write left over and wait for room."""
+        rest = bytes(memoryview(data)[sent:])
+        self.queue.append(rest)
+        self.queued += len(rest)
+        self.blocked = True
+        self.egress.arm(self)
+
+    def finish(self, end: int) -> None:
+        """The answer is complete; tells ingress once its last byte is with the kernel."""
+        self.end = end
+        if not self.queue:
+            self.egress.answered(self)
+
+    def fail(self) -> None:
+        """The peer is gone: drop everything and tell ingress once."""
+        if not self.broken:
+            self.broken = True
+            self.queue.clear()
+            self.queued = 0
+            self.waiting.clear()
+            self.egress.broke(self)
+
+
+class RemoteWriter:
+    """Stands for a `ConnWriter` on another core."""
+
+    __slots__ = ("blocked", "broken", "key", "port", "waiting")
+
+    def __init__(self, key: int, port: Port) -> None:
+        self.key = key
+        self.port = port
+        self.blocked = False
+        self.broken = False
+        self.waiting: list[Any] = []
+
+    def send(self, data: bytes) -> int:
+        """Hands the bytes over whole."""
+        self.port.send((frame.E_WRITE, self.key, data, frame.END_NONE))
+        return len(data)
+
+    def sendmsg(self, buffers: Any) -> int:
+        """Joins and hands over whole."""
+        return self.send(b"".join(buffers))
+
+    def write(self, data: bytes) -> None:
+        """As `ConnWriter.write`."""
+        self.send(data)
+
+    def partial(self, data: Any, sent: int) -> None:
+        """Never called: `send` takes everything."""
+        raise AssertionError("a remote writer takes whole records")
+
+    def finish(self, end: int) -> None:
+        """As `ConnWriter.finish`."""
+        self.port.send((frame.E_WRITE, self.key, b"", end))
+
+    def fail(self) -> None:
+        """The real writer finds out by itself."""
+
+
+class _Nowhere:
+    """Port of a connection that is gone already."""
+
+    __slots__ = ()
+    backlog = 0
+
+    def send(self, message: frame.Message) -> None:
+        """Dropped: the reader of the bytes is gone."""
+
+
+def gone_writer(key: int) -> RemoteWriter:
+    """Stands for the writer of a connection that closed before its request was opened."""
+    return RemoteWriter(key, _Nowhere())
+
+
+class EgressStage:
+    """All write buffers of the connections whose egress is this core."""
+
+    name = "egress"
+
+    def __init__(
+        self, poller: reactor.Reactor, counters: Counters, write_timeout_ns: int
+    ) -> None:
+        self.inbox: deque[frame.Message] = deque()
+        self.writers: dict[int, ConnWriter] = {}
+        self.counters = counters
+        self._reactor = poller
+        self._armed: dict[int, ConnWriter] = {}
+        # Both by ingress core: that core's ingress, and the detok core that serves it (None:
+        # this core, whose streams are resumed by a call).
+        self._ingress: list[Port] = []
+        self._detok: list[Port | None] = []
+        self._write_timeout_ns = write_timeout_ns
+        self._now_ns = 0
+        self._resumer: Any = None  # detok stage of this core, or None
+
+    def connect(
+        self, ingress: list[Port], detok: list[Port | None], detok_stage: Any
+    ) -> None:
+        """Ports by ingress core, once all stages of this core exist."""
+        self._ingress = ingress
+        self._detok = detok
+        self._resumer = detok_stage
+
+    @property
+    def busy(self) -> bool:
+        """Whether bytes wait for room in a socket."""
+        return bool(self._armed)
+
+    # -- from ingress and detok ------------------------------------------------------
+
+    def attach(self, key: int, sock: socket.socket, owned: bool) -> ConnWriter:
+        """Take a connection; `owned`: close this socket object when done with it."""
+        writer = ConnWriter(self, key, sock, owned, self._detok[key >> 40] is not None)
+        self.writers[key] = writer
+        return writer
+
+    def poll(self, budget: int) -> int:
+        """Messages of other stages."""
+        inbox = self.inbox
+        done = 0
+        while inbox and done < budget:
+            message = inbox.popleft()
+            done += 1
+            kind = message[0]
+            if kind == frame.E_ATTACH:
+                sock = socket.socket(fileno=message[2])
+                sock.setblocking(False)
+                self.attach(message[1], sock, True)
+                continue
+            writer = self.writers.get(message[1])
+            if writer is None:
+                continue
+            if kind == frame.E_WRITE:
+                if message[2]:
+                    writer.write(message[2])
+                if message[3]:
+                    writer.finish(message[3])
+            elif kind == frame.E_CLOSE:
+                self.close_after_flush(message[1])
+            elif kind == frame.E_DROP:
+                self.drop(message[1])
+        return done
+
+    def close_after_flush(self, key: int) -> None:
+        """Let go of a connection once its last byte is with the kernel; then I_DETACHED."""
+        writer = self.writers.get(key)
+        if writer is not None:
+            writer.closing = True
+            if not writer.queue:
+                self._detach(writer)
+                self._ingress[key >> 40].send((frame.I_DETACHED, key))
+
+    def drop(self, key: int) -> None:
+        """Let go of a connection at once; ingress has forgotten it already."""
+        writer = self.writers.get(key)
+        if writer is not None:
+            writer.broken = True
+            writer.queue.clear()
+            writer.waiting.clear()
+            self._detach(writer)
+
+    def pure_poll(self) -> bool:
+        """Whether messages wait."""
+        return bool(self.inbox)
+
+    def on_tick(self, now_ns: int) -> None:
+        """Give up on peers that have not taken a byte for the write time-out."""
+        self._now_ns = now_ns
+        limit = self._write_timeout_ns
+        if limit:
+            for writer in list(self._armed.values()):
+                if now_ns - writer.blocked_at > limit:
+                    writer.fail()
+
+    # -- called by writers -----------------------------------------------------------
+
+    def arm(self, writer: ConnWriter) -> None:
+        """Watch for room in the socket."""
+        fd = writer.sock.fileno()
+        if fd < 0 or fd in self._armed:
+            return
+        self.counters.blocked += 1
+        writer.blocked_at = self._now_ns
+        self._armed[fd] = writer
+        # Ingress watches the connection's own descriptor; a second one carries EPOLLOUT.
+        self._reactor.register_out(fd, self)
+        self._tell_flow(writer, True)
+
+    def on_events(self, fd: int, mask: int) -> None:
+        """Room again, or the peer is gone."""
+        writer = self._armed.get(fd)
+        if writer is None:
+            return
+        if mask & reactor.BROKEN:
+            writer.fail()
+            return
+        queue = writer.queue
+        while queue:
+            buffers = [queue[i] for i in range(min(len(queue), _IOV))]
+            try:
+                sent = writer.sendmsg(buffers)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                writer.fail()
+                return
+            self.counters.sends += 1
+            self.counters.bytes_out += sent
+            writer.queued -= sent
+            writer.blocked_at = self._now_ns
+            while sent:
+                first = queue[0]
+                if sent >= len(first):
+                    sent -= len(first)
+                    queue.popleft()
+                else:
+                    queue[0] = memoryview(first)[sent:]
+                    return
+        self._disarm(writer)
+        writer.blocked = False
+        if writer.closing:
+            self.close_after_flush(writer.key)
+            return
+        if writer.end:
+            self.answered(writer)
+            return
+        if writer.remote:
+            self._tell_flow(writer, False)
+        else:
+            self._resume_streams(writer)
+
+    def answered(self, writer: ConnWriter) -> None:
+        """The whole answer is with the kernel."""
+        close = writer.end == frame.END_CLOSE
+        writer.end = frame.END_NONE
+        self._ingress[writer.key >> 40].send((frame.I_ANSWERED, writer.key, close))
+
+    def broke(self, writer: ConnWriter) -> None:
+        """The peer is gone."""
+        self._disarm(writer)
+        self._ingress[writer.key >> 40].send((frame.I_BROKEN, writer.key))
+
+    # -- deaths ----------------------------------------------------------------------
+
+    def flush_once(self) -> None:
+        """A dying core: one more try to get rid of what is queued."""
+        for fd in list(self._armed):
+            self.on_events(fd, reactor.OUT)
+
+    def ingress_lost(self, core: int) -> None:
+        """An ingress core closed all its connections."""
+        for key in [k for k in self.writers if k >> 40 == core]:
+            self.drop(key)
+
+    def abandon(self) -> None:
+        """Close duplicates; the other end of each connection is its ingress core's."""
+        for key in list(self.writers):
+            self.drop(key)
+
+    # -- inside ----------------------------------------------------------------------
+
+    def _tell_flow(self, writer: ConnWriter, blocked: bool) -> None:
+        port = self._detok[writer.key >> 40]
+        if port is not None:
+            port.send((frame.D_FLOW, writer.key, blocked))
+
+    def _resume_streams(self, writer: ConnWriter) -> None:
+        waiting = writer.waiting
+        writer.waiting = []
+        for stream in waiting:
+            self._resumer.resume(stream)
+
+    def _disarm(self, writer: ConnWriter) -> None:
+        fd = writer.sock.fileno()
+        if self._armed.pop(fd, None) is not None:
+            self._reactor.unregister_out(fd)
+
+    def _detach(self, writer: ConnWriter) -> None:
+        self._disarm(writer)
+        del self.writers[writer.key]
+        if writer.owned:
+            writer.sock.close()

@@ -1,0 +1,454 @@
+"""Ingress: accept, read, parse, dispatch; ends connections. Owner: the core that runs the stage.
+
+Requests of one connection are answered in order: one is in flight, the others wait here. What
+a request means is in `routes.py`; answers go to the egress stage that was attached to the
+connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import connection, frame, reactor
+from ..fsm import ILLEGAL, IllegalTransition
+from ..http1 import HttpError, HttpRequest, RequestParser, refused
+from ..render import http, native
+from .base import Port
+from .connections import Connection
+from .egress import RemoteWriter
+
+if TYPE_CHECKING:
+    from ..counters import Counters
+
+KEY_BITS: Final = 40  # a connection key is ingress core << KEY_BITS | serial
+_RECV_BYTES: Final = 65536
+_ACCEPTS: Final = 64  # a turn
+_MAX_PIPELINED: Final = 64
+_OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class IngressStage:
+    """Connections whose input is read on this core."""
+
+    name = "ingress"
+
+    def __init__(
+        self, core: int, setup: Any, counters: Counters, poller: reactor.Reactor,
+        listeners: list[socket.socket], router: Any,
+    ) -> None:  # fmt: skip
+        self.inbox: deque[frame.Message] = deque()
+        self.core = core
+        self.setup = setup
+        self.counters = counters
+        self.connections: dict[int, Connection] = {}
+        self.egress_port: Any = None
+        self.egress_stage: Any = None  # when egress runs on this core
+        self.detok_port: Any = None
+        self.peers: dict[int, Port] = {}  # ingress stages of other cores
+        self.loads: Any = None  # callable: connections per ingress core
+        self.report_load: Any = None  # callable: publish own number of connections at once
+        self.router = router
+        self._reactor = poller
+        self._listeners = listeners
+        self._accepting = False
+        self._paused_until_ns = 0
+        self._serial = 0
+        self._now_ns = 0
+        self._edges = connection.MACHINE.compile()
+        self.draining = False
+        self.inflight = 0
+
+    # -- stage protocol --------------------------------------------------------------
+
+    def poll(self, budget: int) -> int:
+        """Messages of egress and of other cores."""
+        inbox = self.inbox
+        done = 0
+        while inbox and done < budget:
+            message = inbox.popleft()
+            done += 1
+            kind = message[0]
+            if kind == frame.I_HANDOVER:
+                self._adopt(socket.socket(fileno=message[1]))
+                continue
+            conn = self.connections.get(message[1])
+            if conn is None:
+                continue
+            if kind == frame.I_ANSWERED:
+                self._answered(conn, message[2])
+            elif kind == frame.I_BROKEN:
+                self._reset(conn)
+            elif kind == frame.I_DETACHED:
+                self._detached(conn)
+        return done
+
+    def pure_poll(self) -> bool:
+        """Whether messages wait."""
+        return bool(self.inbox)
+
+    def on_tick(self, now_ns: int) -> None:
+        """Time-outs, and accepting again after a shortage of descriptors."""
+        self._now_ns = now_ns
+        if self._paused_until_ns and now_ns >= self._paused_until_ns:
+            self._paused_until_ns = 0
+            self._watch_listeners()
+        for conn in list(self.connections.values()):
+            if conn.deadline_ns and now_ns > conn.deadline_ns:
+                self._timed_out(conn)
+
+    # -- accepting -------------------------------------------------------------------
+
+    def start_accepting(self) -> None:
+        """Watch the listening sockets."""
+        self._accepting = True
+        self._watch_listeners()
+
+    def _watch_listeners(self) -> None:
+        if self._accepting:
+            for listener in self._listeners:
+                self._reactor.register(listener.fileno(), reactor.IN, _Acceptor(self, listener))
+
+    def stop_accepting(self) -> None:
+        """Drain: no new connections; answers of the others say `Connection: close`."""
+        self.draining = True
+        if self._accepting:
+            self._accepting = False
+            self._unwatch_listeners()
+        for conn in list(self.connections.values()):
+            if conn.state == connection.OPEN_IDLE and not conn.parser.started:
+                self._step(conn, connection.SHUTDOWN)
+                self._close(conn)
+
+    def _unwatch_listeners(self) -> None:
+        for listener in self._listeners:
+            self._reactor.unregister(listener.fileno())
+
+    def accept(self, listener: socket.socket) -> None:
+        """Take what waits, up to a bound a turn."""
+        for _ in range(_ACCEPTS):
+            try:
+                sock, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _OUT_OF_FDS:
+                    raise
+                # Level-triggered epoll would spin: look again in a while.
+                self._unwatch_listeners()
+                self._paused_until_ns = self._now_ns + 250_000_000
+                self.setup.log("warning", "out of descriptors: accepting pauses", core=self.core)
+                return
+            self.counters.accepted += 1
+            target = self._less_loaded()
+            if target is None:
+                self._adopt(sock)
+            else:
+                self.peers[target].send((frame.I_HANDOVER, sock.detach()))
+
+    def _less_loaded(self) -> int | None:
+        """Another ingress core that has clearly fewer connections."""
+        if not self.peers:
+            return None
+        loads: dict[int, int] = self.loads()
+        target = min(self.peers, key=loads.__getitem__)
+        own = len(self.connections)
+        return target if own - loads[target] >= 2 + own // 8 else None
+
+    def _adopt(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if len(self.connections) >= self.setup.max_connections:
+            body = native.error_body("too many connections", 503)
+            try:
+                sock.send(http.answer(503, body, http.JSON, True, False))
+            except OSError:
+                pass
+            sock.close()
+            return
+        self._serial += 1
+        key = self.core << KEY_BITS | self._serial
+        setup = self.setup
+        conn = Connection(key, sock, RequestParser(setup.max_head_bytes, setup.max_body_bytes))
+        self.connections[key] = conn
+        self.counters.connections = len(self.connections)
+        self.report_load()
+        if self.egress_stage is not None:
+            conn.writer = self.egress_stage.attach(key, sock, False)
+        else:
+            self.egress_port.send((frame.E_ATTACH, key, sock.dup().detach()))
+            conn.writer = RemoteWriter(key, self.egress_port)
+        conn.mask = reactor.IN | reactor.RDHUP
+        conn.deadline_ns = self._now_ns + setup.header_timeout_ns
+        self._reactor.register(conn.fd, conn.mask, _Reader(self, conn))
+
+    # -- reading ---------------------------------------------------------------------
+
+    def readable(self, conn: Connection, mask: int) -> None:
+        """Input, end of input, or a reset."""
+        if mask & reactor.BROKEN and not mask & reactor.IN:
+            self._reset(conn)
+            return
+        try:
+            data = conn.sock.recv(_RECV_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._reset(conn)
+            return
+        if not data:
+            self._peer_eof(conn)
+            return
+        if conn.linger or conn.close_after:
+            return
+        if conn.state == connection.OPEN_IDLE:
+            self._step(conn, connection.BYTES)
+            conn.deadline_ns = self._now_ns + self.setup.header_timeout_ns
+        self._feed(conn, data)
+
+    def _feed(self, conn: Connection, data: bytes) -> None:
+        parser = conn.parser
+        try:
+            parser.feed(data)
+        except HttpError as error:
+            self._take_requests(conn)
+            self._refuse(conn, error)
+            return
+        if parser.ready:
+            self._take_requests(conn)
+        if parser.wants_continue and not conn.continued and not conn.inflight:
+            refusal = self.router.refuse_early(parser)
+            if refusal is not None:
+                self._refuse(conn, refusal)
+                return
+            conn.continued = True
+            conn.writer.write(http.CONTINUE)
+        if parser.in_body:
+            conn.deadline_ns = self._now_ns + self.setup.body_timeout_ns
+
+    def _take_requests(self, conn: Connection) -> None:
+        ready = conn.parser.ready
+        if not ready:
+            return
+        conn.parser.ready = []
+        conn.continued = False
+        conn.queue.extend(ready)
+        if len(conn.queue) > _MAX_PIPELINED:
+            self._want(conn, 0)  # go on reading once some are answered
+        if not conn.inflight:
+            self._next(conn)
+
+    def _next(self, conn: Connection) -> None:
+        """Dispatch the next request of a connection."""
+        request: HttpRequest = conn.queue.popleft()
+        conn.inflight = True
+        self.inflight += 1
+        self.counters.inflight = self.inflight
+        conn.deadline_ns = 0
+        self._step(conn, connection.REQUEST)
+        error = request.refusal
+        if error is not None:
+            self.counters.errors += 1
+            body = native.error_body(error.message, error.status)
+            self.answer(conn, error.status, body, http.JSON, True)
+            return
+        self.counters.requests += 1
+        if conn.eof and not conn.queue:
+            # An informational answer costs a half-closed client nothing, and the kernel of one
+            # that is gone answers it with a reset.
+            conn.writer.write(http.CONTINUE)
+        self.router.dispatch(conn, request, self._closes(conn, request))
+
+    def _closes(self, conn: Connection, request: HttpRequest) -> bool:
+        return not request.keep_alive or self.draining or (conn.eof and not conn.queue)
+
+    def answer(
+        self, conn: Connection, status: int, body: bytes, content_type: bytes, close: bool,
+        head_only: bool = False, extra: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Answer the request in flight from this core."""
+        self.counters.answers += 1
+        conn.writer.write(http.answer(status, body, content_type, close, head_only, extra))
+        conn.writer.finish(frame.END_CLOSE if close else frame.END_KEEP)
+
+    # -- ends ------------------------------------------------------------------------
+
+    def _answered(self, conn: Connection, close: bool) -> None:
+        conn.inflight = False
+        self.inflight -= 1
+        self.counters.inflight = self.inflight
+        if close or self.draining and not conn.queue:
+            self._step(conn, connection.ANSWERED_CLOSE)
+            self._close(conn)
+            return
+        self._step(conn, connection.ANSWERED)
+        if conn.queue:
+            if not conn.eof:
+                self._step(conn, connection.BYTES)
+            self._next(conn)
+            if len(conn.queue) <= _MAX_PIPELINED // 2:
+                self._want(conn, reactor.IN | reactor.RDHUP)
+        elif conn.eof or conn.close_after:
+            self._step(conn, connection.ERROR if conn.eof else connection.SHUTDOWN)
+            self._close(conn)
+        elif conn.parser.started:
+            self._step(conn, connection.BYTES)
+            conn.deadline_ns = self._now_ns + self.setup.header_timeout_ns
+            if conn.parser.wants_continue:
+                self._feed(conn, b"")
+        else:
+            conn.deadline_ns = self._now_ns + self.setup.idle_timeout_ns
+
+    def _refuse(self, conn: Connection, error: HttpError) -> None:
+        """Answer unusable input after what is in flight, then close."""
+        conn.close_after = True
+        conn.deadline_ns = 0
+        self._want(conn, reactor.RDHUP)
+        conn.queue.append(refused(error))
+        if not conn.inflight:
+            if conn.state == connection.OPEN_IDLE:
+                self._step(conn, connection.BYTES)
+            self._next(conn)
+
+    def _timed_out(self, conn: Connection) -> None:
+        conn.deadline_ns = 0
+        if conn.linger:
+            self._drop(conn)
+        elif conn.inflight:
+            self._reset(conn)  # its answer was lost with another core
+        elif conn.state == connection.READING:
+            self._refuse(conn, HttpError(408, "the request took too long to arrive"))
+        elif conn.state == connection.OPEN_IDLE:
+            self._step(conn, connection.IDLE_TIMEOUT)
+            self._close(conn)
+
+    def _peer_eof(self, conn: Connection) -> None:
+        """The peer sends no more: it has closed, or it only waits for its answer."""
+        if not (conn.inflight or conn.queue):
+            self._step(conn, connection.PEER_EOF)
+            self._drop(conn)
+            return
+        conn.eof = True
+        conn.deadline_ns = 0
+        self._step(conn, connection.PEER_EOF)
+        self._want(conn, 0)  # resets are reported all the same
+        if conn.inflight:
+            self.detok_port.send((frame.D_PROBE, conn.key))
+
+    def _close(self, conn: Connection) -> None:
+        """Close once what is queued has been written."""
+        conn.deadline_ns = 0
+        conn.close_after = True
+        if self.egress_stage is not None:
+            self.egress_stage.close_after_flush(conn.key)
+        else:
+            self.egress_port.send((frame.E_CLOSE, conn.key))
+
+    def _detached(self, conn: Connection) -> None:
+        """Everything is written: shut our side, then wait for the peer to close (a close with
+        unread input would reset the connection and could destroy the answer)."""
+        if conn.eof or conn.state == connection.CLOSED:
+            self._forget(conn)
+            return
+        try:
+            conn.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._forget(conn)
+            return
+        conn.linger = True
+        conn.deadline_ns = self._now_ns + self.setup.linger_ns
+        self._want(conn, reactor.IN | reactor.RDHUP)
+
+    def _reset(self, conn: Connection) -> None:
+        """The peer is gone."""
+        if conn.inflight:
+            self.detok_port.send((frame.D_GONE, conn.key))
+            conn.inflight = False
+            self.inflight -= 1
+            self.counters.inflight = self.inflight
+        self._drop(conn)
+
+    def _drop(self, conn: Connection) -> None:
+        if self.egress_stage is not None:
+            self.egress_stage.drop(conn.key)
+        else:
+            self.egress_port.send((frame.E_DROP, conn.key))
+        self._forget(conn)
+
+    def _forget(self, conn: Connection) -> None:
+        if self.connections.pop(conn.key, None) is None:
+            return
+        if conn.state == connection.DRAINING:
+            self._step(conn, connection.FLUSHED)
+        elif conn.state != connection.CLOSED:
+            self._step(conn, connection.RESET)
+        self._reactor.unregister(conn.fd)
+        conn.parser.close()
+        conn.queue.clear()
+        conn.writer = None
+        conn.sock.close()
+        self.counters.connections = len(self.connections)
+        self.report_load()
+
+    def partner_lost(self, egress: bool) -> None:
+        """A core that renders or writes for this one lost its state."""
+        for conn in list(self.connections.values()):
+            if egress:
+                self._reset(conn)
+            elif conn.inflight:
+                # Its error answer may still be on the way; if it is not, the client must not wait.
+                conn.deadline_ns = self._now_ns + self.setup.linger_ns
+
+    def abandon(self) -> None:
+        """A dying core: close every connection."""
+        for conn in list(self.connections.values()):
+            self._reactor.unregister(conn.fd)
+            conn.parser.close()
+            conn.sock.close()
+        self.connections.clear()
+        self.counters.connections = 0
+        self.counters.inflight = 0
+        self.report_load()
+        self._unwatch_listeners()
+
+    def _want(self, conn: Connection, mask: int) -> None:
+        if conn.mask != mask:
+            conn.mask = mask
+            self._reactor.modify(conn.fd, mask)
+
+    def _step(self, conn: Connection, event: int) -> None:
+        after = self._edges[conn.state * connection.N_EVENTS + event]
+        if after == ILLEGAL:
+            raise IllegalTransition(connection.MACHINE, conn.state, event)
+        conn.state = after
+
+
+class _Acceptor:
+    """Reactor handler of a listening socket."""
+
+    __slots__ = ("_listener", "_stage")
+
+    def __init__(self, stage: IngressStage, listener: socket.socket) -> None:
+        self._stage = stage
+        self._listener = listener
+
+    def on_events(self, fd: int, mask: int) -> None:
+        """Connections wait."""
+        self._stage.accept(self._listener)
+
+
+class _Reader:
+    """Reactor handler of a connection."""
+
+    __slots__ = ("_conn", "_stage")
+
+    def __init__(self, stage: IngressStage, conn: Connection) -> None:
+        self._stage = stage
+        self._conn = conn
+
+    def on_events(self, fd: int, mask: int) -> None:
+        """Input or an end."""
+        self._stage.readable(self._conn, mask)

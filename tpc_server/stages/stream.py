@@ -1,0 +1,99 @@
+"""Records of live requests on the core that detokenizes them. Owner: the detok stage's core.
+
+One connection has at most one `Group` in flight: the answer to one HTTP request, made of one
+`Stream` per item (a batch's prompts times `n`). Records are acyclic once they have ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+# What a group answers to.
+NATIVE: Final = 0
+HEALTH: Final = 1
+WARMUP: Final = 2
+CONTROL: Final = 3
+
+# How the step loop may treat a plain row of a stream.
+SLOW: Final = 0
+INCREMENTAL: Final = 1
+CUMULATIVE: Final = 2
+UNARY: Final = 3
+
+
+class Group:
+    """The answer to one HTTP request."""
+
+    __slots__ = (
+        "api", "base_rid", "chunked", "close", "created_ns", "deadline_ns", "done", "extra",
+        "head_only", "head_sent", "is_batch", "is_stream", "key", "last_ns", "remaining",
+        "results", "streams", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self, key: int, writer: Any, api: int, is_stream: bool, is_batch: bool, chunked: bool,
+        close: bool, head_only: bool, extra: bytes, base_rid: str, created_ns: int,
+    ) -> None:  # fmt: skip
+        self.key = key  # connection key
+        self.writer = writer
+        self.api = api
+        self.is_stream = is_stream
+        self.is_batch = is_batch
+        self.chunked = chunked  # HTTP/1.1: chunked transfer coding
+        self.close = close  # close the connection after the answer
+        self.head_only = head_only
+        self.extra = extra  # header lines of this answer
+        self.base_rid = base_rid
+        self.created_ns = created_ns
+        self.deadline_ns = 0  # probes and control requests: answered by then
+        self.last_ns = created_ns  # last time bytes were written
+        self.streams: list[Stream] = []
+        self.results: list[bytes] = []
+        self.remaining = 0
+        self.head_sent = False
+        self.done = False
+
+
+class Stream:
+    """One generation: its detokenizer, what is rendered and not yet written, its counters."""
+
+    __slots__ = (
+        "cached", "completion", "detok", "fast", "finish", "frags", "group", "hidden",
+        "ids", "index", "logprobs", "middle", "mode", "out_ids", "plan", "prompt_ids",
+        "prompt_tokens", "reasoning", "rid_json", "state", "text", "tok_port", "transform",
+        "unshown", "user_rid", "versions", "waiting", "wire_rid", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self, group: Group, index: int, wire_rid: str, user_rid: str, plan: tuple[Any, ...],
+        tok_port: Any, state: int,
+    ) -> None:  # fmt: skip
+        self.group = group
+        self.writer = group.writer
+        self.index = index
+        self.wire_rid = wire_rid
+        self.user_rid = user_rid
+        self.plan = plan  # see render.plan
+        self.tok_port = tok_port  # to the tokenize stage that sent it
+        self.state = state
+        self.mode = SLOW  # fast path once nothing is pending
+        self.fast = SLOW
+        self.detok: Any = None
+        self.frags: list[Any] = []
+        self.middle = b""
+        self.rid_json = b""
+        self.text = bytearray()  # JSON-escaped; incremental: not yet shown
+        self.ids = bytearray()  # "1,2,3"; incremental: not yet shown
+        self.out_ids: list[int] = []  # unary: all ids
+        self.prompt_ids: list[int] | None = None
+        self.logprobs: Any = None
+        self.hidden = bytearray()
+        self.transform: Any = None
+        self.completion = 0
+        self.prompt_tokens = 0
+        self.cached = 0
+        self.reasoning = 0
+        self.finish: Any = None
+        self.versions: Any = None
+        self.unshown = 0  # tokens since the last written frame
+        self.waiting = False  # listed in writer.waiting

@@ -1,0 +1,220 @@
+"""Tokenize: text to ids, requests into the scheduler's ring. Owner: the core that runs the stage.
+
+The core that sent a request also sends its abort, so that the scheduler never sees an abort
+before its request. Long prompts go to a helper thread: the tokenizer works without the GIL, and
+the kernel shares the CPU, so streams of this core go on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import frame
+from ..boundary import codec, messages, wire
+from ..contract.errors import BadRequest
+from ..contract.limits import check_lengths
+from ..text.encode import Encoder, EncodeHelper
+from ..text.stops import count_stop_tokens
+from .base import Port
+
+if TYPE_CHECKING:
+    from ..counters import Counters
+    from ..mailbox import Sender
+
+# Positions in the wire form of a request.
+RID: Final = messages.GENERATE["rid"]
+SAMPLING: Final = messages.GENERATE["sampling_params"]
+STOP_STRS: Final = messages.SAMPLING["stop_strs"]
+STOP_STR_MAX_LEN: Final = messages.SAMPLING["stop_str_max_len"]
+
+LONG_CHARS: Final = 8192  # text longer than this is encoded beside the loop
+_SLICE: Final = 32  # encodes a turn
+FULL: Final = "the scheduler's queue is full; try again later"
+QUEUE_ABORT: Final = "Abort in waiting queue"
+
+
+class TokenizeStage:
+    """Encodes, checks lengths, sends; forwards aborts and control messages."""
+
+    name = "tokenize"
+
+    def __init__(
+        self, setup: Any, counters: Counters, to_scheduler: Sender, aborts: Sender
+    ) -> None:
+        self.inbox: deque[frame.Message] = deque()
+        self.setup = setup
+        self.counters = counters
+        self._jobs: deque[tuple[int, tuple[Any, ...]]] = deque()
+        self._to_scheduler = to_scheduler
+        self._aborts = aborts
+        self._detok: dict[int, Port] = {}
+        self._pack = codec.make_packer()
+        self._encoder = Encoder(setup.tokenizer_json) if setup.tokenizer_json else None
+        self._helper: EncodeHelper | None = None
+        self._limits = setup.limits
+        # Jobs of this stage that the scheduler does not have yet, by wire rid.
+        self._waiting: dict[str, tuple[int, tuple[Any, ...]]] = {}
+        self._cancelled: set[str] = set()
+        self.helper_hook: Any = None  # registers the helper's descriptor with the reactor
+
+    def connect(self, detok: dict[int, Port]) -> None:
+        """Ports to the detok stages, by core."""
+        self._detok = detok
+
+    # -- stage protocol --------------------------------------------------------------
+
+    def poll(self, budget: int) -> int:
+        """Messages, then a slice of the queued jobs."""
+        inbox = self.inbox
+        done = 0
+        while inbox and done < budget:
+            message = inbox.popleft()
+            done += 1
+            kind = message[0]
+            if kind == frame.T_JOB:
+                for job in message[2]:
+                    self._jobs.append((message[1], job))
+                    self._waiting[job[0]] = self._jobs[-1]
+            elif kind == frame.T_ABORT:
+                self._abort(message[1])
+            elif kind == frame.T_CONTROL:
+                self._control(message[1], message[2])
+        jobs = self._jobs
+        for _ in range(min(_SLICE, len(jobs))):
+            core, job = jobs.popleft()
+            self._start(core, job)
+            done += 1
+        return done
+
+    def pure_poll(self) -> bool:
+        """Whether messages or jobs wait."""
+        return bool(self.inbox or self._jobs)
+
+    def on_tick(self, now_ns: int) -> None:
+        """Nothing here depends on the clock."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests are on their way to the scheduler."""
+        return bool(self._waiting or self.inbox)
+
+    # -- jobs ------------------------------------------------------------------------
+
+    def _start(self, core: int, job: tuple[Any, ...]) -> None:
+        rid, text, ids = job[:3]
+        if rid in self._cancelled:
+            self._drop(core, rid)
+            return
+        if ids is None:
+            encoder = self._encoder
+            if encoder is None:
+                self._fail(core, rid, 400, "text needs a tokenizer: this server has none")
+                return
+            if len(text) > LONG_CHARS:
+                self._hand_over(core, job)
+                return
+            try:
+                ids = encoder.encode(text)
+            except Exception as error:
+                self._fail(core, rid, 400, f"the text could not be tokenized: {error}")
+                return
+            self.counters.encoded += 1
+        self._send(core, job, ids)
+
+    def _hand_over(self, core: int, job: tuple[Any, ...]) -> None:
+        if self._helper is None:
+            assert self._encoder is not None
+            self._helper = EncodeHelper(self._encoder)
+            self.helper_hook(self._helper.fileno(), self)
+        self._helper.submit((core, job), job[1])
+
+    def on_events(self, fd: int, mask: int) -> None:
+        """The helper has results."""
+        assert self._helper is not None
+        for (core, job), ids, error in self._helper.results():
+            rid = job[0]
+            self.counters.encoded += 1
+            if rid in self._cancelled:
+                self._drop(core, rid)
+            elif error is not None:
+                self._fail(core, rid, 400, f"the text could not be tokenized: {error}")
+            else:
+                self._send(core, job, ids)
+
+    def _send(self, core: int, job: tuple[Any, ...], ids: Any) -> None:
+        rid, _text, _ids, wanted, logprob_ids, want_ids = job
+        sampling = wanted[SAMPLING]
+        data = ids if isinstance(ids, bytes) else array("q", ids)
+        count = len(data) // 8 if isinstance(data, bytes) else len(data)
+        try:
+            kept = check_lengths(count, sampling, self._limits)
+        except BadRequest as error:
+            self._fail(core, rid, error.status, error.message)
+            return
+        if kept < count:
+            data = data[: kept * 8] if isinstance(data, bytes) else data[:kept]
+            count = kept
+        stops = sampling[STOP_STRS]
+        if stops:
+            encoder = self._encoder
+            sampling[STOP_STR_MAX_LEN] = (
+                count_stop_tokens(encoder.tokenizer, stops)
+                if encoder is not None
+                else max(len(s.encode()) for s in stops)
+            )
+        wanted[RID] = rid
+        buffers: list[tuple[str, int, Any]] = [("input_ids", wire.INT64, data)]
+        if logprob_ids is not None:
+            buffers.append(("token_ids_logprob", wire.INT64, array("q", logprob_ids)))
+        header = self._pack(wanted)
+        prompt_ids = array("q", bytes(data)).tolist() if want_ids else None
+        # Before the request itself: its first frame must not overtake this.
+        self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids))
+        if not self._to_scheduler.post(
+            wire.REQUEST, rid.encode(), wire.request_parts(header, buffers)
+        ):
+            self._fail(core, rid, 503, FULL)
+            return
+        self._waiting.pop(rid, None)
+
+    def _fail(self, core: int, rid: str, status: int, message: str) -> None:
+        self._waiting.pop(rid, None)
+        self._detok[core].send((frame.D_FAIL, rid, status, message))
+
+    def _drop(self, core: int, rid: str) -> None:
+        self._cancelled.discard(rid)
+        self._waiting.pop(rid, None)
+        self._detok[core].send((frame.D_FAIL, rid, 0, QUEUE_ABORT))
+
+    # -- aborts and control ----------------------------------------------------------
+
+    def _abort(self, rid: str) -> None:
+        """Before the request is sent it is only forgotten; afterwards the scheduler is told."""
+        if rid in self._waiting:
+            self._cancelled.add(rid)
+            return
+        self._aborts.post_urgent(
+            wire.ABORT, rid.encode(), wire.request_parts(messages.pack_abort(self._pack, rid), [])
+        )
+
+    def _control(self, rid: str, header: bytes) -> None:
+        if not self._to_scheduler.post(wire.REQUEST, rid.encode(), wire.request_parts(header, [])):
+            for port in self._detok.values():
+                port.send((frame.D_FAIL, rid, 503, FULL))
+
+    # -- ends ------------------------------------------------------------------------
+
+    def bury(self, message: str) -> None:
+        """A dying core: every job that was not sent fails."""
+        for core, job in list(self._waiting.values()):
+            self._detok[core].send((frame.D_FAIL, job[0], 503, message))
+        self._waiting.clear()
+        self._jobs.clear()
+
+    def close(self) -> None:
+        """Stop the helper thread."""
+        if self._helper is not None:
+            self._helper.close()
+            self._helper = None
