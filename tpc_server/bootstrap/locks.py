@@ -1,4 +1,4 @@
-"""The lock files: exact versions with hashes, one file per build. Owner: any process (read only)."""
+"""The lock files: exact versions with hashes, one per build. Owner: any process, to read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 # In a checkout `requirements/` at the top; in a wheel a folder of this package.
 _PLACES = (
-    Path(__file__).resolve().parent / "locks",
+    Path(__file__).resolve().parent / "lockfiles",
     Path(__file__).resolve().parents[2] / "requirements",
 )
 

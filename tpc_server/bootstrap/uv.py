@@ -19,7 +19,12 @@ REQUEST = "3.13t"
 FIND_LIMIT_S = 10
 INSTALL_LIMIT_S = 300
 # Set only where the user has not: theirs may be right for their network.
-SHORT = {"UV_HTTP_TIMEOUT": "8", "UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_RETRIES": "0"}
+SHORT = {
+    "UV_HTTP_TIMEOUT": "8",
+    "UV_HTTP_CONNECT_TIMEOUT": "5",
+    "UV_HTTP_RETRIES": "0",
+    "UV_PYTHON_INSTALL_BIN": "0",  # nothing into the user's ~/.local/bin
+}
 
 
 def cached() -> list[str]:
@@ -48,14 +53,15 @@ def install() -> Interpreter | str:
                 )
             except StepFailed as error:
                 return f"uv python install {REQUEST}: {_reason(error)}"
-            found = _find(uv)
+            found = _find(uv, "--managed-python")
         if isinstance(found, Interpreter):
             write_atomically(sub() / "uv-python", found.executable.encode())
         return found
 
 
-def _find(uv: str) -> Interpreter | str:
-    argv = [uv, "python", "find", "--no-python-downloads", "--system", "--no-project", REQUEST]
+def _find(uv: str, *options: str) -> Interpreter | str:
+    argv = [uv, "python", "find", "--no-python-downloads", "--system", "--no-project"]
+    argv += [*options, REQUEST]
     try:
         done = subprocess.run(
             argv,

@@ -1,0 +1,131 @@
+"""Virtual environments in the cache, one per interpreter and lock file. Owner: one process a lock.
+
+An environment is made of exactly the lock file's files (checked by hash, no dependency resolved),
+so two machines with the same key have the same packages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .cache import build_once, locked, sub
+from .fetch import pip_detail
+from .locks import digest, lock_file, pins
+from .probe import Interpreter
+from .progress import BootstrapError, StepFailed, run
+from .toolchain import log_place, require_rust
+
+# Builds for which the index has no ready-made tokenizers.
+NEEDS_RUST = ("cp313t",)
+
+
+def ready(interpreter: Interpreter, lock: str | None = None) -> Path | None:
+    """The Python of the environment if it is there already, else None."""
+    python = sub("venv") / _key(interpreter, lock or interpreter.build) / "bin" / "python"
+    # Through the link inside the environment: None as well when its interpreter is gone.
+    return python.parent.resolve() / "python" if os.access(python, os.X_OK) else None
+
+
+def environment(interpreter: Interpreter, lock: str | None = None) -> Path:
+    """The Python of the environment of one lock file (default: the build's own), made if missing.
+
+    Raises BootstrapError.
+    """
+    found = ready(interpreter, lock)
+    if found is not None:
+        return found
+    name = lock or interpreter.build
+    if name in NEEDS_RUST:
+        require_rust(f"the tokenizers package has to be built for {interpreter}")
+
+    def make(target: Path) -> None:
+        _make(interpreter, name, target)
+
+    key = _key(interpreter, name)
+    folder = build_once(sub("venv"), key, f"making the environment {key}", make)
+    python = folder / "bin" / "python"
+    if not os.access(python, os.X_OK):
+        raise BootstrapError(f"{python} does not run: its interpreter is gone; remove {folder}")
+    return python
+
+
+def add(python: Path, lock: str) -> None:
+    """Adds one more lock file's packages to an environment, once. Raises BootstrapError."""
+    home = python.parent.parent
+    mark = home / f"added-{lock}-{digest(_text(lock))}"
+    if mark.exists():
+        return
+    with locked(f"add-{home.name}", f"adding {lock} packages"):
+        if not mark.exists():
+            _install(python, lock)
+            mark.touch()
+
+
+def _key(interpreter: Interpreter, lock: str) -> str:
+    version = ".".join(map(str, interpreter.version)) + ("t" if interpreter.free_threaded else "")
+    # The path too: two interpreters of one version may differ in how they were built.
+    where = os.path.realpath(interpreter.executable)
+    return f"{lock}-{version}-{digest(where, _text(lock), _text('build'))}"
+
+
+def _text(lock: str) -> str:
+    return lock_file(lock).read_text(encoding="utf-8")
+
+
+def _make(interpreter: Interpreter, lock: str, target: Path) -> None:
+    what = f"making the environment for {interpreter}"
+    run([interpreter.executable, "-I", "-m", "venv", str(target)], what, env=_clean())
+    python = target / "bin" / "python"
+    # One known pip: which options it takes and how it builds must not depend on the interpreter.
+    version = pins("build")["pip"]
+    _pip(
+        python,
+        ["--constraint", str(lock_file("build")), f"pip=={version}"],
+        "pip",
+        f"pip {version}",
+    )
+    _install(python, lock)
+
+
+def _install(python: Path, lock: str) -> None:
+    count = len(pins(lock))
+    options = ["--no-deps", "--require-hashes", "-r", str(lock_file(lock)), "-v"]
+    _pip(python, options, lock, f"{count} packages ({lock})")
+
+
+def _pip(python: Path, options: Sequence[str], name: str, what: str) -> None:
+    env = {**_clean(), "PIP_BUILD_CONSTRAINT": str(lock_file("build"))}
+    argv = [str(python), "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
+    argv += ["--disable-pip-version-check", *options]
+    log = log_place(sub("logs"), f"pip-{name}")
+    try:
+        run(argv, f"installing {what}", detail=install_detail, env=env, log=log)
+    except StepFailed as error:
+        raise BootstrapError(f"{error}\n{_advice(error)}".rstrip()) from error
+
+
+def _advice(error: StepFailed) -> str:
+    if "HASHES" in error.tail or "hash" in error.tail.lower():
+        return "A file differs from the one in the lock file; look at pip's find-links and index."
+    if "Connection" in error.tail or "No matching distribution" in error.tail:
+        return "Is the package index reachable? pip's own configuration applies (pip config list)."
+    return ""
+
+
+def install_detail(line: str) -> str:
+    """The telling lines of `pip install -v`, and cargo's among them."""
+    words = line.split()
+    if words[0] in ("Collecting", "Downloading", "Building", "Installing", "Created"):
+        return " ".join(words[:3])
+    if words[0] == "Compiling" and len(words) > 2:
+        return f"compiling {words[1]} {words[2]}"
+    return pip_detail(line) if words[0] == "Progress" else ""
+
+
+def _clean() -> dict[str, str]:
+    """The environment without what would bend another Python's environment."""
+    drop = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
+    drop += ("PIP_CONSTRAINT", "PIP_REQUIREMENT", "PIP_REQUIRE_VIRTUALENV")
+    return {name: value for name, value in os.environ.items() if name not in drop}
