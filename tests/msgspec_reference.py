@@ -90,7 +90,7 @@ def samples(seed: int, n_flips: int) -> list[bytes]:
     pack = msgspec.msgpack.encode
     whole = [_example(tag) for tag in TAGGED]
     out = [pack(message) for message in whole]
-    others = [
+    others: list[Any] = [
         None, True, 5, -3, 1.5, "x", "last", b"raw", [], ["a"], [1], [1.5], [["a"]], [[5]], {},
         {"k": 1}, {"k": "v"}, {1: 2}, {"k": [1]}, {"k": [1.5]}, {"k": {"z": 1}}, {"k": {"z": []}},
         [None], [True],
@@ -110,8 +110,9 @@ def samples(seed: int, n_flips: int) -> list[bytes]:
             changed = _example("TokenizedGenerateReqInput")
             changed[sampling_at][at] = other
             out.append(pack(changed))
-    out += [pack(value) for value in ({}, [], "x", 5, None, True, 1.5, b"x", ["Q", "r1"], [5, "r"])]
-    out += [pack(value) for value in ([None], [["T"]], ["Q"], ["Q", None], ["Q", 7])]
+    plain: tuple[Any, ...] = ({}, [], "x", 5, None, True, 1.5, b"x", ["Q", "r1"], [5, "r"], [None],
+             [["T"]], ["Q"], ["Q", None], ["Q", 7])  # fmt: skip
+    out += [pack(value) for value in plain]
     short = [pack(_example("AbortReq")), pack(_example("CheckWeightsReqInput"))]
     for message_bytes in [*short, pack(generate_template())]:
         step = max(1, len(message_bytes) // 40)

@@ -111,7 +111,7 @@ def test_trailing_columns_are_padded_and_cut() -> None:
 
 
 def test_a_family_nobody_asked_for_keeps_its_place() -> None:
-    families = {
+    families: dict[str, Any] = {
         "output_top_logprobs_val": [None, [[-0.5]]],
         "output_top_logprobs_idx": [None, [[4]]],
     }
