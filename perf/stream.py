@@ -44,6 +44,7 @@ def standard_workloads(duration_s: float, path: str) -> dict[str, Workload]:
             Workload("stream256", "stream", 256, 20, duration_s, path),
             Workload("stream1000", "stream", 1000, 40, duration_s, path),
             Workload("unary", "unary", 64, 0, duration_s * 0.6, path),
+            Workload("churn256", "stream", 256, 20, duration_s, path, churn_tokens=100),
             Workload("cumulative256", "stream", 256, 20, duration_s, path, cumulative=True),
             Workload("saturated64", "stream", 64, 0, duration_s, path),
         )
@@ -62,7 +63,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add(
         "--workloads",
         default=DEFAULT_WORKLOADS,
-        help="of stream256, stream1000, unary, "
+        help="of stream256, stream1000, unary, churn256, "
         f"cumulative256, saturated64 (default {DEFAULT_WORKLOADS})",
     )
     add("--rounds", type=int, default=3)

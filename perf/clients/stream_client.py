@@ -47,15 +47,23 @@ def render(path: str, body: dict[str, Any]) -> bytes:
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
-class StreamLoad:
-    """`streams` connections, each asking for `rounds` streams one after another."""
+def budgets_of(requests: int, tokens: int, spread: float, first_seed: int) -> list[int]:
+    """Tokens of each request: `tokens`, or evenly over `tokens` ± `spread`, by seed alone."""
+    if not spread:
+        return [tokens] * requests
+    low = round(tokens * (1 - spread))
+    width = round(tokens * 2 * spread) + 1
+    return [low + (first_seed + i) * 7919 % width for i in range(requests)]
 
-    def __init__(self, port: int, path: str, streams: int, rounds: int, tokens: int) -> None:
+
+class StreamLoad:
+    """`streams` connections that ask for one stream after another, `budgets[i]` tokens long."""
+
+    def __init__(self, port: int, path: str, streams: int, budgets: list[int]) -> None:
         self.port = port
         self.path = path
         self.streams = streams
-        self.rounds = rounds
-        self.tokens = tokens
+        self.budgets = budgets
         # what was read when: (time, request, events in that read), flat, three entries a read
         self.reads: list[int] = []
         self.bytes = 0
@@ -64,8 +72,8 @@ class StreamLoad:
         self.sample = bytearray()  # the whole answer to the first request
         self.seconds = 0.0
 
-    def run(self, requests: list[bytes], first_seed: int, timeout_s: float) -> None:
-        """Runs the load; `requests[i]` carries seed `first_seed + i`."""
+    def run(self, requests: list[bytes], timeout_s: float) -> None:
+        """Runs the load to its end, or gives up after `timeout_s`."""
         poller = select.epoll()
         socks: dict[int, socket.socket] = {}
         current: dict[int, int] = {}  # descriptor -> index of its request
@@ -111,15 +119,19 @@ class StreamLoad:
         self.bytes = total
 
     def summary(self, board: Board, first_seed: int) -> dict[str, Any]:
-        """Counts, and the added latency of every event: read time minus hand-over time."""
+        """Counts, and the added latency of every event: read time minus hand-over time.
+
+        Request i has carried seed `first_seed + i`.
+        """
         lead = 1 if self.path.endswith("/chat/completions") else 0  # the role comes first
-        count = [-lead] * (self.streams * self.rounds)
+        count = [-lead] * len(self.budgets)
         latencies: list[int] = []
         reads = self.reads
         for at in range(0, len(reads), 3):
             now, index, events = reads[at], reads[at + 1], reads[at + 2]
             first = board.first_step[(first_seed + index) % REQUESTS]
-            for token in range(max(count[index], 0), min(count[index] + events, self.tokens)):
+            last = min(count[index] + events, self.budgets[index])
+            for token in range(max(count[index], 0), last):
                 if token:  # the first event also carries tokenizing and admission
                     latencies.append(now - board.push_ns[(first + token) % STEPS])
             count[index] += events
@@ -127,7 +139,8 @@ class StreamLoad:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "streams": self.streams,
-            "tokens_per_stream": self.tokens,
+            "tokens": sum(self.budgets),
+            "sample_tokens": self.budgets[0],
             "done": self.done,
             "failed": self.failed,
             "events": events,
@@ -162,6 +175,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument(
+        "--token-spread", type=float, default=0.0, help="of 0.5: half as many more or less"
+    )
     parser.add_argument("--model", type=Path, required=True, help="folder of the load material")
     parser.add_argument("--board", required=True)
     parser.add_argument("--first-seed", type=int, default=1)
@@ -169,21 +185,20 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--cumulative", action="store_true", help="each event has the whole text")
     options = parser.parse_args(argv)
     prompts = json.loads((options.model / "prompts.json").read_text())["stream"]
+    first = options.first_seed
+    budgets = budgets_of(
+        options.streams * options.rounds, options.tokens, options.token_spread, first
+    )
     requests = [
         render(
             options.path,
-            request_body(
-                options.path,
-                prompts[(options.first_seed + i) % len(prompts)],
-                options.tokens,
-                options.first_seed + i,
-            ),
+            request_body(options.path, prompts[(first + i) % len(prompts)], tokens, first + i),
         )
-        for i in range(options.streams * options.rounds)
+        for i, tokens in enumerate(budgets)
     ]
-    load = StreamLoad(options.port, options.path, options.streams, options.rounds, options.tokens)
+    load = StreamLoad(options.port, options.path, options.streams, budgets)
     gc.disable()
-    load.run(requests, options.first_seed, options.timeout_s)
+    load.run(requests, options.timeout_s)
     result = load.summary(Board(options.board), options.first_seed)
     if options.path == "/generate":
         text, ids = sample_text(bytes(load.sample), options.cumulative)

@@ -17,6 +17,7 @@ from perf.harness.workloads import Layout, Workload, text_offset
 EVENT_TOLERANCE = 0.01
 MISSED_TOLERANCE = 0.02
 CLIENT_LIMIT = 0.80
+CHURN_SPREAD = 0.5
 WARM_SEED = 100_000
 FIRST_SEED = 1
 
@@ -37,6 +38,8 @@ def run_client(
         limit = 60 + workload.duration_s * 10
         command += ["perf.clients.stream_client", *common, "--board", str(board)]
         command += ["--streams", str(streams), "--tokens", str(tokens), "--timeout-s", str(limit)]
+        if workload.churn_tokens and not warm:
+            command += ["--rounds", str(workload.rounds), "--token-spread", str(CHURN_SPREAD)]
         if workload.cumulative:
             command.append("--cumulative")
     done = subprocess.run(
@@ -122,7 +125,7 @@ def figures(
     if unary:
         units = float(client["done"])
     else:
-        units = gain("tokens") or float(client["streams"] * client["tokens_per_stream"])
+        units = gain("tokens") or float(client["tokens"])
     total_us = gain("cpu_ns") / 1e3
     frontend_us = total_us - gain("scheduler_cpu_ns") / 1e3
     user, system = gain("user_s"), gain("system_s")
@@ -196,7 +199,7 @@ def text_problems(prepared: Prepared, client: dict[str, Any]) -> list[str]:
     """The first stream's ids and text against what the scheduler pushed."""
     ids = array("q", (prepared.model / "ids.bin").read_bytes())
     at = text_offset(client["sample_seed"], len(ids))
-    wanted = [ids[(at + i) % len(ids)] for i in range(client["tokens_per_stream"])]
+    wanted = [ids[(at + i) % len(ids)] for i in range(client["sample_tokens"])]
     if client["sample_ids"] != wanted:
         return ["the ids of the first stream are not those the scheduler pushed"]
     text = client["sample_text"].strip("�")

@@ -23,11 +23,22 @@ class Workload:
     duration_s: float
     path: str = "/generate"
     cumulative: bool = False
+    churn_tokens: int = 0  # streams of about so many tokens, one after another: join and leave
+
+    @property
+    def steps(self) -> int:
+        """Steps the load lasts; a saturated run gets as many as a 5 ms tick would give."""
+        return max(10, round(self.duration_s * 1000 / (self.tick_ms or 5.0)))
 
     @property
     def tokens(self) -> int:
-        """Tokens of one stream; a saturated run gets as many as a 5 ms tick would give."""
-        return max(10, round(self.duration_s * 1000 / (self.tick_ms or 5.0)))
+        """Tokens of one stream, on average."""
+        return self.churn_tokens or self.steps
+
+    @property
+    def rounds(self) -> int:
+        """Streams of one connection, one after another."""
+        return max(1, self.steps // self.tokens)
 
     @property
     def title(self) -> str:
@@ -35,7 +46,10 @@ class Workload:
             return f"unary, {self.streams} connections, {self.path}"
         pace = f"{self.tick_ms:g} ms steps" if self.tick_ms else "as fast as it can"
         text = ", cumulative text" if self.cumulative else ""
-        return f"{self.streams} streams, {pace}, {self.tokens} tokens each, {self.path}{text}"
+        length = f"{self.tokens} tokens each"
+        if self.churn_tokens:
+            length = f"about {self.tokens} tokens each, {self.rounds} in turn, joining and leaving"
+        return f"{self.streams} streams, {pace}, {length}, {self.path}{text}"
 
 
 @dataclass(frozen=True)
