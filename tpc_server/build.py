@@ -71,6 +71,11 @@ class StageSet:
             )
         if self.detok is not None:
             self.detok.connect({c: self._port("tokenize", c) for c in plan.stage_cores("tokenize")})
+        # By ingress core: where its connections are written, None for this core.
+        self._egress_ports: dict[int, Port | None] = {}
+        for c in ingress_cores:
+            egress_core = route(plan, "egress", c)
+            self._egress_ports[c] = None if egress_core == index else ports[egress_core]
         if self.tokenize is not None:
             self.tokenize.connect({c: self._port("detok", c) for c in plan.stage_cores("detok")})
         if self.ingress is not None:
@@ -112,9 +117,9 @@ class StageSet:
 
     def _writer_of(self, key: int) -> Any:
         """What the streams of a connection write to."""
-        egress_core = route(self._plan, "egress", key >> KEY_BITS)
-        if egress_core != self.index:
-            return RemoteWriter(key, self._ports[egress_core])
+        port = self._egress_ports[key >> KEY_BITS]
+        if port is not None:
+            return RemoteWriter(key, port)
         assert self.egress is not None
         return self.egress.writers.get(key) or gone_writer(key)
 

@@ -196,12 +196,9 @@ class Core:
                 next_publish = now + _PUBLISH_NS
                 self._publish(now, words)
             if work:
-                called, _ = reactor_poll(0)
-                continue
-            called, _ = reactor_poll(0)
-            if called:
-                continue
-            self._sleep(backlog, next_tick, now, words, reactor_poll)
+                reactor_poll(0)
+            else:
+                self._sleep(backlog, next_tick, now, words, reactor_poll)
 
     def _sleep(
         self, backlog: bool, next_tick: int, now: int, words: Any, reactor_poll: Any

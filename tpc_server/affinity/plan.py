@@ -291,9 +291,9 @@ def _kept_count(topology: Topology, used: int, engine: int) -> int:
     """How many CPUs to keep clear of our cores; 0 when too few are left for that.
 
     For an embedded engine "too few" is one CPU where it can use two. On 2 CPUs it so runs on both:
-    it computes all the time, and one CPU would halve it, while our core needs a few per cent and
-    is run at once when it wakes (a thread that slept goes before one that computed). With
-    engine_cpus=1 it gets the second CPU alone.
+    it computes all the time, and would lose up to half of its speed on one, while our core needs a
+    few per cent and is run at once when it wakes (a thread that slept goes before one that
+    computed). With engine_cpus=1 it gets the second CPU alone.
     """
     left = len(topology.allowed) - used
     if not engine:

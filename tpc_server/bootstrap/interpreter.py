@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from . import build, uv
@@ -120,19 +120,35 @@ def _from_source() -> Interpreter | str:
     return _usable(path)
 
 
-def _with_gil(tried: list[Tried], failed: str) -> Interpreter:
+def ordinary() -> Interpreter | None:
+    """An interpreter with a GIL that is here, newest first, or None. For tools, and as last way."""
+    return next((found for _, found in _gil_candidates() if isinstance(found, Interpreter)), None)
+
+
+def _gil_candidates() -> Iterator[tuple[str, Interpreter | str]]:
+    """(command, the interpreter behind it or why it will not do)."""
     for command in GIL_COMMANDS:
         path = shutil.which(command)
         found = "not there" if path is None else probe(os.path.abspath(path))
-        fault = found if isinstance(found, str) else found.fault(builds())
-        if isinstance(found, Interpreter) and not fault:
+        if isinstance(found, Interpreter):
+            fault = found.fault(builds())
+            if found.free_threaded:
+                fault = f"{found}: not an ordinary build"
+            yield command, fault or found
+        else:
+            yield command, found
+
+
+def _with_gil(tried: list[Tried], failed: str) -> Interpreter:
+    for command, found in _gil_candidates():
+        if isinstance(found, Interpreter):
             tried.append(Tried(command, f"used: {found} at {found.executable}"))
             say(
                 f"no free-threaded interpreter to be had, going on with {found}: cores share one "
                 f"GIL (`./tpc doctor` says why, `./tpc setup` tries again)"
             )
             return found
-        tried.append(Tried(command, fault))
+        tried.append(Tried(command, found))
     raise BootstrapError(
         "no interpreter to run on: neither a free-threaded CPython 3.13 nor any CPython >= 3.11\n"
         + "\n".join(f"  {t.where}: {t.verdict}" for t in tried)

@@ -273,7 +273,8 @@ class SamplingDecoder:
 
     def _regexes(self, patterns: list[str], out: list[Any], path: str) -> list[str]:
         # Here, because few requests pay for it and the text modules need not load for the rest.
-        from ..text.stops import check_stop_regex, stop_regex_max_len
+        from ..text.stop_patterns import check_stop_regex
+        from ..text.stops import stop_regex_max_len
 
         if len(patterns) > MAX_STOPS:
             raise BadRequest(

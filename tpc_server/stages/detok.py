@@ -213,6 +213,8 @@ class DetokStage(StepLoop):
 
     def on_activity(self) -> None:
         """The scheduler is alive: every waiting health probe is answered."""
+        if not self.probes:
+            return
         for group in self.probes[:]:
             if group.api == records.HEALTH:
                 self.probes.remove(group)
@@ -298,8 +300,9 @@ class DetokStage(StepLoop):
     def _abort_streams(self, group: Group) -> None:
         for live in group.streams:
             if live.wire_rid in self.streams:
-                self.counters.aborts += 1
-                live.tok_port.send((frame.T_ABORT, live.wire_rid))
+                if group.api != records.CONTROL:  # the scheduler holds no state of those
+                    self.counters.aborts += 1
+                    live.tok_port.send((frame.T_ABORT, live.wire_rid))
                 self._forget_stream(live, request.ABORT)
 
     def _forget_stream(self, stream: Stream, event: int) -> None:

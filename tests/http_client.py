@@ -1,0 +1,147 @@
+"""A blocking HTTP client that shows the bytes. Owner: tests."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+
+class Answer:
+    """One response."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def json(self) -> Any:
+        """The body as JSON; NaN and infinity are errors."""
+        return json.loads(self.body, parse_constant=_refuse)
+
+    def events(self) -> list[Any]:
+        """The body's SSE data: JSON values, and the string [DONE]."""
+        return [parse_event(part) for part in self.body.split(b"\n\n") if part.startswith(b"data:")]
+
+
+def _refuse(name: str) -> Any:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def parse_event(raw: bytes) -> Any:
+    """One SSE data line."""
+    data = raw.removeprefix(b"data: ")
+    return "[DONE]" if data == b"[DONE]" else json.loads(data, parse_constant=_refuse)
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, address: Any, timeout: float = 30.0, rcvbuf: int | None = None) -> None:
+        if isinstance(address, str):
+            self.sock = socket.socket(socket.AF_UNIX)
+        else:
+            self.sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+        if rcvbuf is not None:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        self.sock.settimeout(timeout)
+        self.sock.connect(address)
+        self.buffer = b""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """FIN."""
+        self.sock.close()
+
+    def reset(self) -> None:
+        """RST."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self.sock.close()
+
+    def send(self, data: bytes) -> None:
+        """Raw bytes."""
+        self.sock.sendall(data)
+
+    def request(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> None:
+        """Send one request; `body` is JSON or bytes."""
+        raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/1.1", "Host: test"]
+        if raw or method in ("POST", "PUT"):
+            lines.append(f"Content-Length: {len(raw)}")
+        lines += [f"{k}: {v}" for k, v in (headers or {}).items()]
+        self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + raw)
+
+    def fill(self) -> bool:
+        """Read some more; False at the end."""
+        data = self.sock.recv(1 << 16)
+        self.buffer += data
+        return bool(data)
+
+    def take(self, count: int) -> bytes:
+        """Exactly `count` bytes."""
+        while len(self.buffer) < count:
+            if not self.fill():
+                raise EOFError(f"{len(self.buffer)} of {count} bytes")
+        data, self.buffer = self.buffer[:count], self.buffer[count:]
+        return data
+
+    def until(self, mark: bytes) -> bytes:
+        """Up to and with `mark`."""
+        while mark not in self.buffer:
+            if not self.fill():
+                raise EOFError(f"ended before {mark!r}: {self.buffer[-200:]!r}")
+        at = self.buffer.index(mark) + len(mark)
+        data, self.buffer = self.buffer[:at], self.buffer[at:]
+        return data
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        """Status and headers of the next response; informational ones are skipped."""
+        while True:
+            lines = self.until(b"\r\n\r\n").decode().split("\r\n")
+            status = int(lines[0].split()[1])
+            if status >= 200:
+                break
+        pairs = (line.split(":", 1) for line in lines[1:] if line)
+        return status, {k.lower(): v.strip() for k, v in pairs}
+
+    def chunk(self) -> bytes:
+        """One chunk's data; b"" is the last."""
+        size = int(self.until(b"\r\n"), 16)
+        data = self.take(size)
+        assert self.take(2) == b"\r\n"
+        return data
+
+    def answer(self, method: str = "GET") -> Answer:
+        """The next response, whole."""
+        status, headers = self.head()
+        if method == "HEAD":
+            return Answer(status, headers, b"")
+        if headers.get("transfer-encoding") == "chunked":
+            body = b""
+            while piece := self.chunk():
+                body += piece
+        elif "content-length" in headers:
+            body = self.take(int(headers["content-length"]))
+        else:
+            while self.fill():
+                pass
+            body, self.buffer = self.buffer, b""
+        return Answer(status, headers, body)
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """Send and read one."""
+        self.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+        return self.answer(method)
+
+
+def call(address: Any, method: str, path: str, body: Any = None) -> Answer:
+    """One request on a connection of its own."""
+    with Client(address) as client:
+        return client.call(method, path, body)

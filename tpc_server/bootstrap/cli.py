@@ -1,0 +1,175 @@
+"""The commands of `./tpc`. Owner: one process, until it becomes the program that was asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from .cache import sub
+from .interpreter import Tried, find
+from .legs import root_of, run_legs
+from .locks import digest
+from .probe import Interpreter
+from .progress import BootstrapError, say
+from .venv import add, environment
+
+PACKAGE = Path(__file__).resolve().parents[1]
+HELP = """\
+tpc: a thread-per-core LLM serving frontend on free-threaded CPython
+
+  ./tpc serve [ARGS]    start the server; without ARGS it serves SmolLM2-135M-Instruct
+                        (`./tpc serve --help` lists them)
+  ./tpc test [ARGS]     ruff, mypy and all tests; ARGS go to pytest
+                          --full         also the tests that take very long
+                          --offline      without the tests that fetch data once
+                          --pytest-only  without ruff and mypy
+  ./tpc bench [ARGS]    measure frontends side by side (`./tpc bench --help`)
+  ./tpc doctor          what was found here and why: interpreter, packages, core plan, cache
+  ./tpc setup           make everything ready (and try again what failed lately)
+  ./tpc python [ARGS]   the interpreter, with all packages
+  ./tpc help            this page
+
+The first run finds or builds an interpreter and an environment; both stay in the cache
+($XDG_CACHE_HOME or ~/.cache)/tpc_server. Nothing else on this machine is changed, except that
+missing build packages are installed when you are root on Debian.
+
+  TPC_PYTHON=PROGRAM    use this interpreter (python3.14t, or an ordinary one >= 3.11)
+  TPC_PGO=1             build with profile-guided optimization (twice as long, once)
+"""
+
+
+def run_command(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status; `serve`, `bench`, `python` do not return."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words.pop(0) if words else "help"
+    command = COMMANDS.get(name)
+    if command is None:
+        say(f"no command {name!r}; `./tpc help` lists them")
+        return 2
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return command(words)
+    except BootstrapError as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends a step like Ctrl-C does: children ended, half-made things removed."""
+    raise SystemExit(128 + signum)
+
+
+def _ready(*, retry: bool = False) -> tuple[Interpreter, Path]:
+    tried: list[Tried] = []
+    interpreter = find(tried, retry=retry)
+    return interpreter, environment(interpreter)
+
+
+def child_env() -> dict[str, str]:
+    """The environment for programs of ours: this package importable, and nothing beside it."""
+    paths = [str(package_home()), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    env.pop("PYTHONHOME", None)
+    return env
+
+
+def package_home() -> Path:
+    """A folder to import tpc_server from: the checkout, or one with a link to the installed one.
+
+    The folder of an installed package will not do: it holds other packages, of another Python.
+    """
+    root = root_of(PACKAGE)
+    if root is not None:
+        return root
+    home = sub("package", digest(str(PACKAGE)))
+    link = home / PACKAGE.name
+    if not link.exists():
+        try:
+            link.symlink_to(PACKAGE, target_is_directory=True)
+        except FileExistsError:
+            pass
+    return home
+
+
+def _become(python: Path, argv: Sequence[str]) -> NoReturn:
+    """This process goes on as Python; signals and exit status need no passing on."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(python, [str(python), *argv], child_env())
+
+
+def serve(words: Sequence[str]) -> int:
+    _, python = _ready()
+    _become(python, ["-m", "tpc_server", *words])
+
+
+def python(words: Sequence[str]) -> int:
+    _, found = _ready()
+    _become(found, words)
+
+
+def bench(words: Sequence[str]) -> int:
+    script = _checkout() / "perf" / "stream.py"
+    _, python = _ready()
+    _become(python, [str(script), *words])
+
+
+def test(words: Sequence[str]) -> int:
+    tried: list[Tried] = []
+    return run_legs(_checkout(), find(tried), child_env(), words)
+
+
+def setup(words: Sequence[str]) -> int:
+    from .fetch import model_path
+
+    interpreter, python = _ready(retry=True)
+    if "--test" in words:
+        add(python, "test")
+    model = model_path()
+    say(f"ready: {interpreter}")
+    say(f"python {python}")
+    say(f"model {model}")
+    if root_of(PACKAGE) is None:
+        say(f"start it: PYTHONPATH={package_home()} {python} -m tpc_server")
+    return 0
+
+
+def doctor(words: Sequence[str]) -> int:
+    from .doctor import report
+
+    return report(child_env())
+
+
+def show_help(words: Sequence[str]) -> int:
+    sys.stdout.write(HELP)
+    return 0
+
+
+def _checkout() -> Path:
+    root = root_of(PACKAGE)
+    if root is None:
+        raise BootstrapError(
+            "this command needs a checkout; the installed package has no such files"
+        )
+    return root
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "serve": serve,
+    "test": test,
+    "bench": bench,
+    "doctor": doctor,
+    "setup": setup,
+    "python": python,
+    "help": show_help,
+    "--help": show_help,
+    "-h": show_help,
+}

@@ -1,0 +1,173 @@
+"""`./tpc doctor`: what was found here and why. Owner: one process; changes and builds nothing."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .cache import cache_root
+from .fetch import MODEL_PACKAGE, MODEL_VERSION
+from .interpreter import Tried, find
+from .locks import builds, pins
+from .probe import Interpreter
+from .progress import BootstrapError, Step
+from .toolchain import cores, missing_packages, rust_fault
+from .venv import ready
+
+CHILD_LIMIT_S = 120
+# Run by the environment's Python: imports every package, tells versions and who switched the GIL.
+_PACKAGES = """
+import importlib, importlib.metadata as metadata, json, sys, warnings
+warnings.simplefilter("ignore")
+gil = getattr(sys, "_is_gil_enabled", lambda: True)
+for name in json.loads(sys.argv[1]):
+    row = {"name": name}
+    try:
+        dist = metadata.distribution(name)
+        row["version"] = dist.version
+        parts = {f.parts[0] for f in dist.files or () if f.suffix in (".py", ".so")}
+        modules = sorted(p.split(".")[0] for p in parts if not p.startswith("_") and "-" not in p)
+        before = gil()
+        for module in modules:
+            importlib.import_module(module)
+        row["gil"] = gil() and not before
+    except Exception as error:
+        row["fault"] = f"{type(error).__name__}: {error}"
+    print(json.dumps(row), flush=True)
+print(json.dumps({"gil_after_all": gil()}))
+"""
+_PLAN = """
+from tpc_server.affinity import plan, topology
+found = topology.read()
+print(found.describe())
+print(plan.plan(found).describe())
+"""
+
+
+def report(env: Mapping[str, str]) -> int:
+    """Prints the whole report to stdout; 0 when serving could start, else 1."""
+    tried: list[Tried] = []
+    fault = ""
+    interpreter = None
+    try:
+        interpreter = find(tried, make=False)
+    except BootstrapError as error:
+        fault = str(error).splitlines()[0]
+    _machine()
+    _title("interpreter")
+    for place in tried:
+        _row(place.where, place.verdict.splitlines()[0])
+    if fault:
+        _row("none", fault)
+    _row("lock files", ", ".join(builds()))
+    python = ready(interpreter) if interpreter is not None else None
+    good = interpreter is not None and python is not None
+    if interpreter is not None:
+        good = _environment(interpreter, python, env) and good
+    _title("tools")
+    _row("Rust", rust_fault() or "fine (builds tokenizers)")
+    needed, wished = missing_packages()
+    lacking = " ".join([*needed, *wished])
+    _row("C", f"missing: {lacking}" if lacking else "fine (builds CPython)")
+    _row("uv", shutil.which("uv") or "not there (not needed)")
+    _cache()
+    return 0 if good else 1
+
+
+def _machine() -> None:
+    _title("machine")
+    _row("system", f"{platform.system()} {platform.release()} {platform.machine()}")
+    _row("CPUs", str(cores()))
+    _row("bootstrap", f"Python {platform.python_version()} at {sys.executable}")
+
+
+def _environment(interpreter: Interpreter, python: Path | None, env: Mapping[str, str]) -> bool:
+    """Packages and core plan, asked of the environment; True when all is well."""
+    _title(f"packages ({interpreter.build})")
+    if python is None:
+        _row("environment", "not made yet: ./tpc setup")
+        return False
+    good = True
+    rows = _packages(python, env, list(pins(interpreter.build)))
+    for row in rows:
+        if "name" in row:
+            state = row.get("fault") or (
+                "SWITCHES THE GIL ON"
+                if row["gil"]
+                else "GIL stays off"
+                if interpreter.free_threaded
+                else "ok"
+            )
+            good = good and "fault" not in row and not row["gil"]
+            _row(row["name"], f"{row.get('version', '-'):<14} {state}")
+        elif "gil_after_all" in row:
+            on = row["gil_after_all"]
+            _row("GIL", "on after all imports" if on else "off after all imports")
+            good = good and on != interpreter.free_threaded
+        else:
+            _row("fault", row["broken"])
+            good = False
+    _title("core plan")
+    status, text = _ask([str(python), "-c", _PLAN], env, "reading the CPU topology")
+    print(_indent(text if status == 0 else f"not to be had: {text.splitlines()[-1:]}"))
+    return good and status == 0
+
+
+def _packages(python: Path, env: Mapping[str, str], names: Sequence[str]) -> list[dict[str, Any]]:
+    argv = [str(python), "-c", _PACKAGES, json.dumps(list(names))]
+    _, text = _ask(argv, env, "importing every package")
+    rows: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            rows.append({"broken": line})
+    return rows
+
+
+def _ask(argv: Sequence[str], env: Mapping[str, str], what: str) -> tuple[int, str]:
+    """Runs a child; (status, its output, or its errors if it failed)."""
+    with Step(what) as step:
+        child = subprocess.Popen(
+            list(argv), env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        while True:
+            try:
+                out, err = child.communicate(timeout=0.2)
+                return child.returncode, out if child.returncode == 0 else out + err
+            except subprocess.TimeoutExpired:
+                step.tick()
+                if step.elapsed_s() > CHILD_LIMIT_S:
+                    child.kill()
+
+
+def _cache() -> None:
+    _title("cache")
+    root = cache_root()
+    _row("folder", str(root))
+    model = root / "models" / f"{MODEL_PACKAGE}-{MODEL_VERSION}"
+    _row("model", str(model) if model.exists() else "not fetched yet (the first serve does)")
+    for kind in ("python", "venv", "pypi"):
+        folder = root / kind
+        links = (
+            sorted(p.name for p in folder.iterdir() if p.is_symlink()) if folder.is_dir() else []
+        )
+        _row(kind, ", ".join(links) or "nothing yet")
+
+
+def _title(text: str) -> None:
+    print(f"\n{text}")
+
+
+def _row(name: str, text: str) -> None:
+    print(f"  {name:<20} {text}")
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.rstrip().splitlines())

@@ -1,0 +1,39 @@
+"""Settings of the embedded engine. Owner: read only after construction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaSettings:
+    """What a launcher decides for the engine; every field has a working default.
+
+    max_running_requests   rows decoded together; more wait
+    max_queued_requests    waiting requests; beyond it a request is refused with 503 (None: no bound)
+    context_len            tokens per sequence; None takes the model's own, a larger value is refused
+    kv_tokens              tokens all sequences may keep together; None takes half of the free memory
+    prefill_tokens         prompt tokens computed in one step while nothing decodes
+    prefill_tokens_busy    the same while other requests decode: bounds how long they stall
+    prefix_cache           keep finished sequences and reuse the prefix a new prompt shares with them
+    stream_interval        tokens between two frames of a stream, unless the request says its own
+    force_stream_interval  tokens between two frames of a request that does not stream
+    weight_version         reported in every last frame
+    cache_dir              where float32 weights are kept; None is the user's cache folder
+    cpus                   CPUs of the engine's thread and of BLAS; None leaves the mask alone
+    """
+
+    max_running_requests: int = 16
+    max_queued_requests: int | None = None
+    context_len: int | None = None
+    kv_tokens: int | None = None
+    prefill_tokens: int = 256
+    prefill_tokens_busy: int = 64
+    prefix_cache: bool = True
+    stream_interval: int = 1
+    force_stream_interval: int = 50
+    weight_version: str = "default"
+    cache_dir: Path | None = None
+    cpus: Sequence[int] | None = None

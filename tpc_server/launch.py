@@ -1,0 +1,264 @@
+"""The server as a program: engine, cores, banner, signals, drain. Owner: the main thread.
+
+The main thread runs no stage. The engine is a scheduler on a thread of its own that drives the
+same `Server` boundary as any other scheduler would.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, Final
+
+from . import runtime
+from .affinity import pin, topology
+from .affinity.plan import PlanSettings, parse_cores, plan
+from .boundary.server_args import ModelConfig, ServerArgs
+from .config import Options
+from .listen import ListenError
+
+_POLL_MS: Final = 500
+_SETTLE_S: Final = 0.3
+
+
+class Problem(Exception):
+    """Something the user has to put right; printed without a stack, exit status 1."""
+
+
+def run(given: Any) -> int:
+    """Serve until a signal; the exit status."""
+    try:
+        return _run(given)
+    except Problem as problem:
+        print(f"tpc-server: error: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(given: Any) -> int:
+    signals = _Signals()
+    launch_mask = sorted(os.sched_getaffinity(0))
+    from .engines import registry
+
+    facts = topology.read()
+    try:
+        wanted = parse_cores(given.cores) if given.cores else None
+        core_plan = plan(
+            facts,
+            PlanSettings(
+                cores=wanted,
+                engine_cpus=registry.engine_cpus(given.engine, facts),
+                unpinned=given.unpinned,
+            ),
+        )
+    except ValueError as error:
+        raise Problem(str(error)) from None
+    try:
+        engine = registry.create(given, core_plan, _progress)
+    except registry.EngineProblem as error:
+        raise Problem(str(error)) from None
+    culprit = runtime.import_all()
+    if runtime.gil_enabled():
+        reason = f"importing {culprit} switched it on" if culprit else "this is a GIL build"
+        if given.require_free_threading:
+            raise Problem(f"the GIL is on: {reason}")
+        print(
+            f"tpc-server: warning: the GIL is on ({reason}): threads take turns, expect one "
+            "core's speed",
+            file=sys.stderr,
+        )
+    server = _start_server(given, core_plan, engine)
+    try:
+        return _serve(given, server, engine, core_plan, signals, launch_mask)
+    finally:
+        server.shutdown()
+
+
+def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
+    from .server import Server, ServerError
+    from .text.load import TokenizerError
+
+    try:
+        args = ServerArgs(
+            model_path=engine.model_path,
+            served_model_name=given.served_model_name or engine.model_name,
+            tokenizer_path=given.tokenizer_path or engine.tokenizer_path,
+            revision=given.revision,
+            host=given.host,
+            port=given.port,
+            log_level=given.log_level,
+            weight_version=given.weight_version,
+            skip_tokenizer_init=given.skip_tokenizer_init,
+            skip_server_warmup=given.skip_server_warmup,
+            incremental_streaming_output=given.incremental_streaming_output,
+            allow_auto_truncate=given.allow_auto_truncate,
+            enable_return_hidden_states=given.enable_return_hidden_states,
+            preferred_sampling_params=given.preferred_sampling_params,
+            default_max_new_tokens=given.default_max_new_tokens,
+            max_total_num_tokens=engine.max_total_tokens,
+            model_config=ModelConfig(
+                context_len=engine.context_len,
+                vocab_size=engine.vocab_size,
+                model_type=engine.model_type,
+            ),
+        )
+        options = Options(
+            uds=given.uds,
+            plan=core_plan,
+            max_head_bytes=given.max_head_size,
+            max_body_bytes=given.max_body_size,
+            max_connections=given.max_connections,
+            header_timeout_s=given.header_timeout,
+            body_timeout_s=given.body_timeout,
+            idle_timeout_s=given.keep_alive_timeout,
+            write_timeout_s=given.write_timeout,
+            drain_timeout_s=given.drain_timeout,
+            stream_buffer_bytes=given.stream_buffer,
+            sse_keepalive_s=given.sse_keep_alive,
+            spin_us=given.spin_us,
+            backlog=given.backlog,
+            grammars=engine.grammars,
+            log_format=given.log_format,
+        )
+        return Server(args, options=options)
+    except (TypeError, TokenizerError, ListenError, ServerError) as error:
+        raise Problem(str(error)) from None
+
+
+def _serve(
+    given: Any, server: Any, engine: Any, core_plan: Any, signals: _Signals, mask: list[int]
+) -> int:
+    stopping = threading.Event()
+    outcome: list[BaseException] = []
+    thread = threading.Thread(
+        target=_engine_thread,
+        args=(engine, server, stopping, core_plan.scheduler_cpus or tuple(mask), outcome),
+        name="tpc-engine",
+        daemon=True,
+    )
+    thread.start()
+    signals.wake = server.setup.wake_main
+    started = time.monotonic()
+    shown = False
+    status = 0
+    while not signals.count:
+        server.wait_event(_POLL_MS)
+        if server.ready and not shown:
+            shown = True
+            print(_banner(given, server, engine, time.monotonic() - started), flush=True)
+        if server.failed or outcome:
+            status = 1
+            break
+    if outcome:
+        print(f"tpc-server: error: the engine ended: {outcome[0]!r}", file=sys.stderr)
+    if not status:
+        _drain(given, server, signals)
+    server.shutdown()
+    stopping.set()
+    thread.join(5.0)
+    return status
+
+
+def _engine_thread(
+    engine: Any, server: Any, stopping: threading.Event, cpus: tuple[int, ...], outcome: list[Any]
+) -> None:
+    pin.name_thread("tpc-engine")
+    if cpus:
+        pin.pin_current_thread(cpus)
+    try:
+        engine.run(server, stopping)
+    except BaseException as error:
+        outcome.append(error)
+        server.setup.log("error", "engine died", stack=_format(error))
+    server.setup.wake_main()
+
+
+def _format(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))
+
+
+def _drain(given: Any, server: Any, signals: _Signals) -> None:
+    """Finish what runs, within the limit; a second signal ends it."""
+    server.start_drain()
+    deadline = time.monotonic() + given.drain_timeout
+    begun = time.monotonic()
+    last = -1
+    while time.monotonic() < deadline and signals.count < 2:
+        left = server.inflight()
+        # Counters are published a little late: zero counts once it has had time to be true.
+        if not left and time.monotonic() - begun > _SETTLE_S:
+            break
+        if left and left != last:
+            seconds = max(0.0, deadline - time.monotonic())
+            print(f"draining: {left} requests left, up to {seconds:.0f} s", file=sys.stderr)
+            last = left
+        server.wait_event(50)
+
+
+def _banner(given: Any, server: Any, engine: Any, seconds: float) -> str:
+    if given.uds:
+        address = given.uds
+        curl = f"curl -N --unix-socket {given.uds} http://localhost/generate"
+    else:
+        host = f"[{given.host}]" if ":" in given.host else given.host
+        address = f"http://{host}:{server.http_port}"
+        curl = f"curl -N {address}/generate"
+    body = '{"text": "The capital of France is", "stream": true}'
+    return "\n".join(
+        (
+            f"tpc_server ready in {seconds:.1f} s at {address}",
+            f"  model   {engine.model_name} ({engine.describe()})",
+            f"  python  {runtime.describe()}",
+            *(f"  {line}" for line in server.plan.describe().splitlines()),
+            f"  try     {curl} -H 'Content-Type: application/json' -d '{body}'",
+        )
+    )
+
+
+def _progress(what: str, fraction: float) -> None:
+    """A progress line on a terminal, a few plain lines elsewhere."""
+    _PROGRESS.show(what, fraction)
+
+
+class _Progress:
+    def __init__(self) -> None:
+        self._last = ("", -1.0)
+        self._tty = sys.stderr.isatty()
+
+    def show(self, what: str, fraction: float) -> None:
+        if self._tty:
+            filled = int(30 * fraction)
+            bar = "#" * filled + "." * (30 - filled)
+            end = "\n" if fraction >= 1 else ""
+            print(f"\r{what:<24} [{bar}] {100 * fraction:3.0f} %", end=end, file=sys.stderr)
+        elif what != self._last[0] or fraction >= 1 > self._last[1]:
+            done = ": done" if fraction >= 1 else " ..."
+            print(f"{what}{done}", file=sys.stderr)
+        self._last = (what, fraction)
+
+
+_PROGRESS: Final = _Progress()
+
+
+class _Signals:
+    """SIGINT and SIGTERM counted, from before the first slow step."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wake: Any = None
+        signal.signal(signal.SIGINT, self._handle)
+        signal.signal(signal.SIGTERM, self._handle)
+
+    def _handle(self, number: int, _frame: Any) -> None:
+        self.count += 1
+        if self.wake is not None:
+            self.wake()
+        elif self.count:
+            # Still loading: nothing to drain.
+            raise KeyboardInterrupt
