@@ -75,7 +75,7 @@ def _object(value: Any, body: bytes) -> dict[str, Any]:
 
 def _deeper_than(value: Any, limit: int) -> bool:
     level = [value]
-    for _ in range(limit + 1):
+    for _ in range(limit):
         inner: list[Any] = []
         for entry in level:
             if type(entry) is dict:
