@@ -191,7 +191,7 @@ def test_stops_are_lists_and_ids_a_set(decoder: GenerateDecoder) -> None:
     assert sampling(item, "stop_regex_max_len") == 6
     assert sampling(item, "stop_token_ids") == [5, 0]
     assert item.plan[plan.STOPS] is True
-    none = {"stop": [], "stop_token_ids": []}
+    none: dict[str, Any] = {"stop": [], "stop_token_ids": []}
     item = decode(decoder, {"text": "a", "sampling_params": none}).items[0]
     assert sampling(item, "stop_token_ids") is None
     assert item.plan[plan.STOPS] is False
