@@ -24,7 +24,7 @@ from perf.harness.board import Board
 from perf.harness.marks import Marks
 from perf.harness.scheduler import SyntheticScheduler
 
-IDLE_WAIT_MS = 100
+IDLE_WAIT_MS = 250
 
 
 def load_module(kind: str, extension: str | None) -> Any:

@@ -88,3 +88,14 @@ def task_switches(pid: int) -> dict[int, tuple[str, int, int]]:
                 int(values["nonvoluntary_ctxt_switches"]),
             )
     return found
+
+
+def task_cpu_ns(pid: int) -> dict[int, int]:
+    """Thread id -> time on a CPU of each live thread, where the kernel keeps it; else empty."""
+    found: dict[int, int] = {}
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            found[int(task)] = int(
+                Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]
+            )
+    return found

@@ -14,6 +14,7 @@ FIGURES = (
     "system_share",
     "push_step_us",
     "events_per_s",
+    "tokens_per_s",
     "bytes_per_event",
     "req_per_s",
     "req_per_s_of_a_core",
@@ -106,9 +107,9 @@ def machine_line(report: dict[str, Any]) -> str:
 
 def stream_table(peers: dict[str, dict[str, Any]]) -> list[str]:
     lines = [
-        "| frontend | CPU µs/token | ÷ Rust | ÷ floor | with push µs | events/s "
+        "| frontend | CPU µs/token | ÷ Rust | ÷ floor | with push µs | tokens/s | events/s "
         "| added latency p50 ms | p99 ms | push of a step µs | PSS MB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for peer, row in peers.items():
         cells = [
@@ -117,6 +118,7 @@ def stream_table(peers: dict[str, dict[str, Any]]) -> list[str]:
             cell(row["ratio_rust"], 2),
             cell(row["ratio_floor"], 2),
             cell(row["frontend_with_push_us"]),
+            cell(row["tokens_per_s"], 0),
             cell(row["events_per_s"], 0),
             cell(row["latency_p50_us"], 2, 1e-3),
             cell(row["latency_p99_us"], 2, 1e-3),
