@@ -24,11 +24,13 @@ def groups(draw: st.DrawFn, cpus: list[int]) -> tuple[Group, ...]:
 def topologies(draw: st.DrawFn) -> Topology:
     if draw(st.booleans()):
         base = recorded(draw(st.sampled_from(NAMES)))
-        cpus = list(base.allowed)
-        allowed = draw(st.lists(st.sampled_from(cpus), min_size=1, unique=True))
+        # One slice costs three draws; a list of 128 CPUs would cost hundreds.
+        start, step = draw(st.integers(0, 40)), draw(st.integers(1, 9))
+        allowed = list(base.allowed[start:][::step][: draw(st.integers(1, 128))])
+        allowed = allowed or list(base.allowed)
         siblings, nodes, caches = base.siblings, base.nodes, base.caches
     else:
-        cpus = draw(st.lists(st.integers(0, 300), min_size=1, max_size=40, unique=True))
+        cpus = draw(st.lists(st.integers(0, 300), min_size=1, max_size=16, unique=True))
         allowed = draw(st.lists(st.sampled_from(cpus), min_size=1, unique=True))
         siblings, nodes, caches = draw(groups(cpus)), draw(groups(cpus)), draw(groups(cpus))
     quota = draw(st.none() | st.floats(0.01, 200))
@@ -49,7 +51,7 @@ specs = (
 wishes = st.builds(
     PlanSettings,
     cores=specs,
-    engine_cpus=st.none() | st.integers(0, 140),
+    engine_cpus=st.none() | st.integers(0, 9) | st.just(140),
     unpinned=st.booleans(),
     max_io=st.none() | st.integers(1, 12),
     max_tokenize=st.none() | st.integers(1, 12),
@@ -60,7 +62,7 @@ def used_cpus(made: CorePlan) -> set[int]:
     return {cpu for core in made.cores for cpu in core.cpus}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(topologies(), wishes)
 def test_every_plan_is_sound(topology: Topology, wanted: PlanSettings) -> None:
     made = plan(topology, wanted)

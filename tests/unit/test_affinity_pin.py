@@ -152,7 +152,7 @@ def test_a_sandbox_that_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_systems_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pin.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     mask, reason = try_pin(ALLOWED[:1])
     assert mask == ()
     assert reason

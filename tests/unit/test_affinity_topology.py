@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.topology_trees import FOLDER, NAMES, expand, record, unpack
+from tests.topology_trees import FOLDER, NAMES, expand, record, recorded, unpack
 from tpc_server.affinity.cpulist import format_cpus, parse_cpus
 from tpc_server.affinity.topology import Topology, read
 
@@ -28,8 +28,8 @@ def test_every_recorded_tree_is_expected() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_recorded_trees(name: str, tmp_path: Path) -> None:
-    topology = read(unpack(name, tmp_path))
+def test_recorded_trees(name: str) -> None:
+    topology = recorded(name)
     allowed, budget, physical, caches, nodes, quota = EXPECTED[name]
     assert format_cpus(topology.allowed) == allowed
     assert topology.budget == budget
@@ -42,8 +42,8 @@ def test_recorded_trees(name: str, tmp_path: Path) -> None:
     assert allowed in topology.describe()
 
 
-def test_groups_of_the_server(tmp_path: Path) -> None:
-    topology = read(unpack("server_2x32_smt", tmp_path))
+def test_groups_of_the_server() -> None:
+    topology = recorded("server_2x32_smt")
     assert topology.siblings[5] == (5, 69)
     assert topology.caches[0] == (0, 1, 2, 3, 64, 65, 66, 67)
     assert topology.nodes[1] == tuple(range(32, 64)) + tuple(range(96, 128))
