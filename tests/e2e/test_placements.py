@@ -1,0 +1,71 @@
+"""Any placement of the four stages answers the same; masks of the real threads."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.http_client import Client, call
+from tpc_server.affinity import topology
+from tpc_server.affinity.plan import PlanSettings, parse_cores, plan
+
+PLACEMENTS = (
+    ["1"],
+    ["2"],
+    ["0,1,2"],
+    ["ingress=0", "tokenize=1", "detok=2", "egress=3"],
+    ["ingress=0,1", "tokenize=2,3", "detok=0,1", "egress=0,1"],
+    ["ingress=0,1", "tokenize=2", "detok=3", "egress=1,0"],
+)
+
+
+def placed(values):
+    """A plan for this machine, however few CPUs it has."""
+    return plan(topology.read(), PlanSettings(cores=parse_cores(values)))
+
+
+@pytest.mark.parametrize("values", PLACEMENTS, ids=" ".join)
+def test_every_placement_serves(start, values):
+    core_plan = placed(values)
+    run = start(options={"plan": core_plan})
+    body = {"text": "abc", "sampling_params": {"max_new_tokens": 6}}
+    with Client(run.address) as client:
+        for _ in range(3):
+            assert client.call("POST", "/generate", body).json()["text"] == "abcabc"
+        events = client.call("POST", "/generate", {**body, "stream": True}).events()
+        assert [e["text"] for e in events[:-1]] == ["abcabc"[:k] for k in range(1, 7)]
+        batch = client.call("POST", "/generate", {**body, "text": ["ab", "c"]}).json()
+        assert [b["text"] for b in batch] == ["ababab", "cccccc"]
+        assert client.call("POST", "/generate", {"text": "a" * 5000}).status == 400
+        assert client.call("GET", "/health").status == 200
+    assert call(run.address, "GET", "/nope").status == 404
+
+
+@pytest.mark.parametrize("values", PLACEMENTS, ids=" ".join)
+def test_every_placement_aborts_and_notices_resets(start, values):
+    run = start(options={"plan": placed(values)}, manual=True)
+    body = {"text": "abc", "stream": True, "sampling_params": {"max_new_tokens": 50}}
+    client = Client(run.address)
+    client.request("POST", "/generate", {**body, "rid": "one"})
+    other = Client(run.address)
+    other.request("POST", "/generate", {**body, "rid": "two"})
+    run.scheduler.wait_for(lambda s: len(s.live) == 2)
+    run.scheduler.step(2)
+    client.head()
+    client.chunk()
+    client.reset()
+    run.scheduler.wait_for(lambda s: any(r.startswith("one#") for r in s.aborted))
+    assert call(run.address, "POST", "/abort_request", {"rid": "two"}).status == 200
+    events = other.answer().events()
+    assert events[-1] == "[DONE]"
+    assert events[-2]["meta_info"]["finish_reason"]["type"] == "abort"
+    other.close()
+
+
+def test_threads_run_on_the_cpus_of_the_plan(start):
+    core_plan = placed(["ingress=0", "tokenize=1", "detok=2", "egress=3"])
+    run = start(options={"plan": core_plan})
+    for core, spec in zip(run.server.cores, core_plan.cores, strict=True):
+        assert spec.cpus
+        assert os.sched_getaffinity(core.native_id) == set(spec.cpus)
