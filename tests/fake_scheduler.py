@@ -136,6 +136,8 @@ class FakeScheduler:
             for live in [v for k, v in self.live.items() if k.startswith(rid)]:
                 del self.live[live.rid]
                 message = "Aborted" if live.at else "Abort in waiting queue"
+                if self.silent:
+                    continue
                 self.push([(live.rid, {"type": "abort", "message": message}, [], len(live.ids))])
         elif tag in self.control:
             self.server.push_control_result(rid, msgpack.packb(self.control[tag]))

@@ -163,8 +163,11 @@ class DetokStage(StepLoop):
         if deadline_ns:
             self.probes.append(group)
         port = self._tok_ports[tok_core]
+        state = self.step(request.RECEIVED, request.ACCEPT)
+        if api == records.CONTROL:  # nothing to encode
+            state = self.step(state, request.ENCODED)
         for index, (wire_rid, user_rid, plan) in enumerate(items):
-            stream = Stream(group, index, wire_rid, user_rid, plan, port, request.TOKENIZING)
+            stream = Stream(group, index, wire_rid, user_rid, plan, port, state)
             self.prepare(stream)
             group.streams.append(stream)
             self.streams[wire_rid] = stream

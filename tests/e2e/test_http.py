@@ -1,0 +1,230 @@
+"""The HTTP layer: limits, smuggling, Expect, HEAD, half-close, time-outs, transports."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from tests.http_client import Client, call
+
+GOOD = json.dumps({"text": "ab", "sampling_params": {"max_new_tokens": 2}}).encode()
+POST = b"POST /generate HTTP/1.1\r\nHost: x\r\n"
+
+
+def body_of(data: bytes) -> bytes:
+    return b"Content-Length: %d\r\n\r\n" % len(data) + data
+
+
+def chunked(*pieces: bytes) -> bytes:
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in pieces)
+    return b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
+
+
+def test_chunked_body_in_any_pieces(start):
+    run = start()
+    raw = POST + chunked(GOOD[:7], GOOD[7:])
+    with Client(run.address) as client:
+        client.send(raw)
+        assert client.answer().json()["text"] == "ab"
+        for at in range(0, len(raw), 5):
+            client.send(raw[at : at + 5])
+        assert client.answer().json()["text"] == "ab"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\n5\nabcde\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n1x\r\na\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n1\r\naXX\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff1\r\na\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+        b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd",
+        b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"Content-Length : 4\r\n\r\nabcd",
+        b"Content-Length: -1\r\n\r\n",
+        b"Content-Length: 4 4\r\n\r\nabcd",
+        b"X: a\x00b\r\n\r\n",
+    ],
+    ids=range(11),
+)
+def test_no_smuggling(start, head):
+    """400 and close; what follows never runs as a request."""
+    run = start()
+    with Client(run.address) as client:
+        client.send(POST + head + POST.replace(b"/generate", b"/v1/models") + b"\r\n")
+        answer = client.answer()
+        assert answer.status == 400
+        assert answer.headers["connection"] == "close"
+        assert not client.fill() and not client.buffer
+    assert not run.scheduler.received
+
+
+def test_expect_continue(start):
+    run = start()
+    with Client(run.address) as client:
+        client.send(POST + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(GOOD))
+        assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(GOOD)
+        assert client.answer().status == 200
+        client.send(POST + b"Expect: 200-maybe\r\nContent-Length: 4\r\n\r\n")
+        assert client.answer().status == 417
+    with Client(run.address) as client:
+        client.send(
+            b"POST /nope HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+        )
+        assert client.answer().status == 404  # without waiting for the body
+
+
+def test_head_methods_and_unknown_paths(start):
+    run = start()
+    with Client(run.address) as client:
+        full = client.call("GET", "/v1/models")
+        head = client.call("HEAD", "/v1/models")
+        assert head.status == 200 and head.body == b""
+        assert head.headers["content-length"] == str(len(full.body))
+        answer = client.call("GET", "/generate")
+        assert answer.status == 405 and answer.headers["allow"] == "POST, PUT"
+        assert client.call("DELETE", "/health").status == 405
+        assert client.call("GET", "/nope").status == 404
+        assert client.call("GET", "/v1/models?x=1").status == 200
+        assert client.call("PUT", "/generate", GOOD).status == 200
+
+
+def test_limits(start):
+    run = start(options={"max_body_bytes": 2000, "max_head_bytes": 4096, "max_connections": 3})
+    for raw, status in [
+        (POST + b"Content-Length: 2001\r\n\r\n", 413),
+        (POST + chunked(b"x" * 1500, b"x" * 501), 413),
+        (POST + b"X: " + b"a" * 5000, 431),
+        (POST + b"".join(b"H%d: %b\r\n" % (i, b"v" * 80) for i in range(60)) + b"\r\n", 431),
+        (b"POST /" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n", 431),
+    ]:
+        with Client(run.address) as client:
+            client.send(raw)
+            answer = client.answer()
+            assert answer.status == status, raw[:60]
+            assert answer.json()["error"]["code"] == status
+            assert not client.fill()
+    with Client(run.address) as a, Client(run.address) as b, Client(run.address) as c:
+        for client in (a, b, c):
+            assert client.call("GET", "/v1/models").status == 200
+        with Client(run.address) as d:
+            assert d.answer().status == 503
+        assert a.call("GET", "/v1/models").status == 200
+
+
+def test_time_outs(start):
+    """A head that never ends, a body that never comes, an idle connection."""
+    run = start(
+        options={"header_timeout_s": 0.3, "body_timeout_s": 0.3, "idle_timeout_s": 0.3}
+    )
+    for raw in (b"POST /gen", POST + b"Content-Length: 10\r\n\r\nabc"):
+        with Client(run.address) as client:
+            client.send(raw)
+            assert client.answer().status == 408
+            assert not client.fill()
+    with Client(run.address) as client:
+        assert client.call("GET", "/v1/models").status == 200
+        assert not client.fill()  # closed by the server, without an answer
+        assert client.buffer == b""
+
+
+def test_connection_close_and_http10(start):
+    run = start()
+    with Client(run.address) as client:
+        answer = client.call("GET", "/v1/models", None, Connection="close")
+        assert answer.headers["connection"] == "close"
+        assert not client.fill()
+    stream = json.dumps(
+        {"text": "ab", "stream": True, "sampling_params": {"max_new_tokens": 2}}
+    ).encode()
+    with Client(run.address) as client:
+        client.send(b"POST /generate HTTP/1.0\r\n" + body_of(stream))
+        status, headers = client.head()
+        assert status == 200 and "transfer-encoding" not in headers
+        while client.fill():
+            pass
+        events = [e for e in client.buffer.split(b"\n\n") if e]
+        assert len(events) == 3 and events[-1] == b"data: [DONE]"
+
+
+def test_half_closed_client_gets_its_answer(start):
+    run = start(manual=True)
+    with Client(run.address) as client:
+        client.send(POST + body_of(GOOD))
+        run.scheduler.wait_for(lambda s: s.live)
+        client.sock.shutdown(socket.SHUT_WR)
+        # The probe of a half-closed peer is the sign that the server has seen the end.
+        assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        run.scheduler.step(2)
+        assert client.answer().json()["text"] == "ab"
+        assert not client.fill()
+    assert not run.scheduler.aborted
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_closes_is_noticed_before_the_first_token(start, stream):
+    run = start(manual=True)
+    client = Client(run.address)
+    body = {"text": ["abc", "d"], "stream": stream}
+    client.request("POST", "/generate", body)
+    run.scheduler.wait_for(lambda s: len(s.live) == 2)
+    client.close()
+    run.scheduler.wait_for(lambda s: len(s.aborted) == 2)
+    run.scheduler.wait_for(lambda s: not s.live)
+
+
+def test_uds(start, tmp_path):
+    path = str(tmp_path / "s")
+    run = start(options={"uds": path})
+    assert call(run.address, "POST", "/generate", GOOD).json()["text"] == "ab"
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_ipv6(start):
+    run = start(host="::1")
+    assert call(run.address, "POST", "/generate", GOOD).json()["text"] == "ab"
+
+
+def test_port_taken(start):
+    from tpc_server.listen import ListenError
+
+    run = start()
+    with pytest.raises(ListenError, match="cannot listen on 127.0.0.1"):
+        start(port=run.address[1])
+
+
+def test_health_follows_the_scheduler(start):
+    run = start(options={"health_timeout_s": 1.0})
+    assert call(run.address, "GET", "/health").status == 200
+    run.scheduler.silent = True
+    run.scheduler.script = lambda header, ids: []
+    with Client(run.address) as client:
+        client.request("GET", "/health_generate")
+        run.scheduler.wait_for(lambda s: s.live)
+        run.server.push_health_ack()
+        assert client.answer().status == 200
+        assert client.call("GET", "/health").status == 503
+
+
+def test_server_info_is_an_allow_list(start):
+    poison = {"api_key": "K1", "model_path": "shown", "hf_token": "K2", "ssl_keyfile": "K3",
+              "nested": {"api_key": "K4"}, "dtype": "float32"}  # fmt: skip
+    run = start(launch_server_info=json.dumps(poison))
+    run.scheduler.control["GetInternalStateReq"] = {
+        "internal_state": {"api_key": "K5", "last_gen_throughput": 1.5, "server_args": {"k": "K6"},
+                           "memory_usage": {"weight": 1.0, "secret": "K7"}}
+    }  # fmt: skip
+    answer = call(run.address, "GET", "/server_info")
+    info = answer.json()
+    assert not any(f"K{i}".encode() in answer.body for i in range(1, 8))
+    assert info["frontend"] == "tpc" and info["mode"] == "in-process" and info["http"] == "native"
+    assert info["dtype"] == "float32" and isinstance(info["gil_enabled"], bool)
+    assert info["internal_states"] == [
+        {"last_gen_throughput": 1.5, "memory_usage": {"weight": 1.0}}
+    ]
+    assert info["core_plan"]["cores"][0]["stages"]
+    assert info["cores"]["0"]["accepted"] >= 1
