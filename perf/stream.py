@@ -127,7 +127,7 @@ def bytes_for_fillers(records: list[dict[str, Any]], workload: Workload) -> int:
     for peer in ("tpc", "rust"):
         for record in reversed(records):
             if record["peer"] == peer and record["workload"] == workload.name:
-                return round(record.get("bytes_per_event", EVENT_BYTES))
+                return int(record.get("bytes_per_event", EVENT_BYTES))
     return EVENT_BYTES
 
 

@@ -18,6 +18,7 @@ EVENT_TOLERANCE = 0.01
 MISSED_TOLERANCE = 0.02
 CLIENT_LIMIT = 0.80
 OPENAI_EXTRA = 3
+INFO_KEPT = ("frontend_version", "mode", "http", "writer", "gil_enabled", "core_plan", "cores")
 CHURN_SPREAD = 0.5
 WARM_SEED = 100_000
 FIRST_SEED = 1
@@ -97,8 +98,8 @@ def server_info(running: RunningPeer) -> dict[str, Any] | None:
     try:
         status, raw = running.http_get("/server_info")
         if status == 200:
-            info: dict[str, Any] = json.loads(raw.partition(b"\r\n\r\n")[2])
-            return info
+            info = json.loads(raw.partition(b"\r\n\r\n")[2])
+            return {name: info.get(name) for name in INFO_KEPT}
     except (OSError, ValueError, IndexError):
         pass
     return None

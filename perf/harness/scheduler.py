@@ -20,6 +20,7 @@ from perf.harness.workloads import text_offset
 
 TAG_GENERATE = "TokenizedGenerateReqInput"
 TAG_ABORT = "AbortReq"
+TAG_STATE = "GetInternalStateReq"
 # positions in the request header and in its sampling parameters
 RID, SAMPLING = 1, 8
 MAX_NEW_TOKENS, SEED = 0, 24
@@ -31,6 +32,7 @@ class Boundary(Protocol):
     def recv_requests(self, max: int) -> list[Any]: ...
     def wait_request(self, timeout_ms: int) -> Any: ...
     def push_decode_result_batch(self, header: bytes, data_cols: list[bytes]) -> bool: ...
+    def push_control_result(self, rid: str, payload: bytes) -> bool: ...
     def push_error(self, rid: str, message: str) -> bool: ...
 
 
@@ -82,6 +84,10 @@ class SyntheticScheduler:
                     self.requests += 1
                 elif header[0] == TAG_ABORT:
                     self._drop(header[RID])
+                elif header[0] == TAG_STATE:
+                    # /server_info asks; our own counters come with the answer
+                    state = {"rid": None, "http_worker_ipc": None, "internal_state": {}}
+                    self.server.push_control_result(header[RID], bytes(self.pack(state)))
                 else:
                     self.server.push_error(header[RID], "the synthetic scheduler only generates")
             if offsets:
