@@ -40,6 +40,7 @@ from tests.interleave.tso import (
 State = tuple[int, ...]
 """(memory, events bit mask, then for each side: buffer, node)"""
 
+
 class Violation(AssertionError):
     """A schedule that breaks an invariant; the message is the schedule."""
 
@@ -78,7 +79,11 @@ class Explorer:
             state += [self.buffers.number(stores), node]
         self.start = tuple(state)
         self.states = 0
-        self.ends = 0
+        self.end_states: list[State] = []
+
+    @property
+    def ends(self) -> int:
+        return len(self.end_states)
 
     def run(self, check_progress: bool = True) -> int:
         """Visits every reachable state; their number. Raises Violation."""
@@ -97,11 +102,14 @@ class Explorer:
             except Violation:
                 raise
             except Exception as error:
-                raise self._violation(f"{type(error).__name__}: {error}", order, parent, here) from error
+                raise self._violation(
+                    f"{type(error).__name__}: {error}", order, parent, here
+                ) from error
             if not following:
-                if not self._ended(state):
+                if not self.ended(state):
                     raise self._violation("stuck", order, parent, here)
                 ends.append(here)
+                self.end_states.append(state)
             for new in following:
                 there = index.get(new)
                 if there is None:
@@ -115,7 +123,6 @@ class Explorer:
                     edge_from.append(here)
                     edge_to.append(there)
         self.states = len(order)
-        self.ends = len(ends)
         if check_progress:
             stray = _cannot_reach(ends, len(order), edge_from, edge_to)
             if stray is not None:
@@ -226,7 +233,7 @@ class Explorer:
             self._appended[buffer, stores] = known
         return known
 
-    def _ended(self, state: State) -> bool:
+    def ended(self, state: State) -> bool:
         nodes = state[3::2]
         return all(
             side.actions[node][0] == DONE for side, node in zip(self.sides, nodes, strict=True)

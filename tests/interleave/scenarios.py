@@ -196,8 +196,7 @@ class World:
             idle=0,
         )
         wanted = [
-            [(kind, key, b"".join(parts)) for kind, key, parts in messages]
-            for messages in expected
+            [(kind, key, b"".join(parts)) for kind, key, parts in messages] for messages in expected
         ]
 
         def drain(s: Any) -> str | None:

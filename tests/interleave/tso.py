@@ -254,6 +254,15 @@ class Side:
         for (owner, slot), value in zip(self._slots, frozen, strict=True):
             setattr(owner, slot, _thaw(value))
 
+    def result(self, node: int) -> tuple[int, ...]:
+        """The list `seen` of the side's state at this node, for programs that keep one."""
+        self._thaw(self._keys[node][1])
+        return tuple(self.state.seen)
+
+    def place(self, node: int) -> tuple[Any, ...]:
+        """What the node's number stands for; equal in two searches of one program."""
+        return self._keys[node]
+
     def describe(self, node: int) -> str:
         pc, _, log = self._keys[node]
         return f"{self.name} in {pc}, {len(log)} accesses done"

@@ -85,7 +85,7 @@ def streamed(state: Any, frames: list[list[int]], **finish: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", EXACT)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(blob=BLOB, skip=st.booleans(), cuts=CUTS)
 def test_joined_deltas_equal_decode(name, blob, skip, cuts):
     case = EXACT[name]
@@ -161,7 +161,7 @@ STOPPED = {**EXACT, "fallback": FALLBACK[True]}
 
 
 @pytest.mark.parametrize("name", ["byte-level", "fallback", "wordpiece"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(blob=BLOB, skip=st.booleans(), cuts=CUTS, keep_stop=st.booleans(), pick=st.integers(0, 999))
 def test_stop_trim(name, blob, skip, cuts, keep_stop, pick):
     """The text ends at the first occurrence of the stop, or where it had already been sent to."""
@@ -184,7 +184,7 @@ def test_stop_trim(name, blob, skip, cuts, keep_stop, pick):
 
 
 @pytest.mark.parametrize("name", ["byte-level", "fallback"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(blob=BLOB, skip=st.booleans(), cuts=CUTS)
 def test_matched_ids_are_dropped(name, blob, skip, cuts):
     case = STOPPED[name]
@@ -198,7 +198,7 @@ def test_matched_ids_are_dropped(name, blob, skip, cuts):
 
 
 @pytest.mark.parametrize("name", STOPPED)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(blob=BLOB, skip=st.booleans(), cuts=CUTS)
 def test_every_sent_prefix_is_a_prefix_and_state_is_bounded(name, blob, skip, cuts):
     case = STOPPED[name]
@@ -215,7 +215,7 @@ def test_every_sent_prefix_is_a_prefix_and_state_is_bounded(name, blob, skip, cu
 
 
 @pytest.mark.parametrize("name", STOPPED)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(blob=BLOB, skip=st.booleans())
 def test_the_fast_path_may_be_taken_whenever_clean(name, blob, skip):
     """As the step loop does it: escaped pieces without a call while clean, else ``step``."""
@@ -250,7 +250,7 @@ WINDOWED_REAL = {name: samples.tokenizer(data) for name, data in WINDOWED.items(
 
 
 @pytest.mark.parametrize("name", WINDOWED)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(blob=BLOB, skip=st.booleans(), cuts=CUTS)
 def test_windowed_joined_deltas_equal_decode(name, blob, skip, cuts):
     real = WINDOWED_REAL[name]
@@ -261,7 +261,7 @@ def test_windowed_joined_deltas_equal_decode(name, blob, skip, cuts):
 
 
 @pytest.mark.parametrize("name", ["byte-level", "suffix"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(blob=st.binary(min_size=1, max_size=3))
 def test_windowed_windows_are_bounded(name, blob):
     real = WINDOWED_REAL[name]

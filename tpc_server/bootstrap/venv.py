@@ -7,7 +7,6 @@ so two machines with the same key have the same packages.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from .cache import build_once, locked, sub
@@ -67,7 +66,7 @@ def _key(interpreter: Interpreter, lock: str) -> str:
     version = ".".join(map(str, interpreter.version)) + ("t" if interpreter.free_threaded else "")
     # The path too: two interpreters of one version may differ in how they were built.
     where = os.path.realpath(interpreter.executable)
-    return f"{lock}-{version}-{digest(where, _text(lock), _text('build'))}"
+    return f"{lock}-{version}-{digest(where, *map(_text, (lock, 'build', 'pip')))}"
 
 
 def _text(lock: str) -> str:
@@ -79,29 +78,20 @@ def _make(interpreter: Interpreter, lock: str, target: Path) -> None:
     run([interpreter.executable, "-I", "-m", "venv", str(target)], what, env=_clean())
     python = target / "bin" / "python"
     # One known pip: which options it takes and how it builds must not depend on the interpreter.
-    version = pins("build")["pip"]
-    _pip(
-        python,
-        ["--constraint", str(lock_file("build")), f"pip=={version}"],
-        "pip",
-        f"pip {version}",
-    )
+    _install(python, "pip")
     _install(python, lock)
 
 
 def _install(python: Path, lock: str) -> None:
     count = len(pins(lock))
-    options = ["--no-deps", "--require-hashes", "-r", str(lock_file(lock)), "-v"]
-    _pip(python, options, lock, f"{count} packages ({lock})")
-
-
-def _pip(python: Path, options: Sequence[str], name: str, what: str) -> None:
+    what = f"installing {count} packages ({lock})" if count > 1 else f"installing {lock}"
     env = {**_clean(), "PIP_BUILD_CONSTRAINT": str(lock_file("build"))}
     argv = [str(python), "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
-    argv += ["--disable-pip-version-check", *options]
-    log = log_place(sub("logs"), f"pip-{name}")
+    argv += ["--disable-pip-version-check", "-v"]
+    argv += ["--no-deps", "--require-hashes", "-r", str(lock_file(lock))]
+    log = log_place(sub("logs"), f"install-{lock}")
     try:
-        run(argv, f"installing {what}", detail=install_detail, env=env, log=log)
+        run(argv, what, detail=install_detail, env=env, log=log)
     except StepFailed as error:
         raise BootstrapError(f"{error}\n{_advice(error)}".rstrip()) from error
 

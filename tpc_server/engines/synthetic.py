@@ -189,10 +189,10 @@ class SyntheticEngine:
             if request.sampling[SAMPLING[name]] is not None:
                 self._refuse(request, f"{name} is not supported by the synthetic engine")
                 return
-        if self.settings.token_bytes is None and request.window:
-            if script is None or script.finish is None:
-                self._refuse(request, "stop strings and patterns need a tokenizer")
-                return
+        scripted_end = script is not None and script.finish is not None
+        if request.window and self.settings.token_bytes is None and not scripted_end:
+            self._refuse(request, "stop strings and patterns need a tokenizer")
+            return
         self.waiting.append(request)
 
     def _script(self, rid: str, text: Any, prompt: array[int]) -> Script | None:

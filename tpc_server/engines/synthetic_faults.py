@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..boundary import codec
-from .synthetic_script import Fault
+from .synthetic_script import Fault, ScriptError
 
 if TYPE_CHECKING:
     from .synthetic import Stopping, SyntheticEngine
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameFaults"]
 
+_SCRIPT_ONLY: Final = ("out_of_vocabulary", "error", "abort")
 _NAP_S: Final = 0.05
 _PLAIN: Final = 6  # columns of a header without extras
 _TO_HIDDEN: Final = 16  # columns before the hidden states' two
@@ -24,6 +25,9 @@ class FrameFaults:
     """Sends frames, broken as told. `faults` are the engine-wide ones, counted in frames."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            if fault.kind in _SCRIPT_ONLY:
+                raise ScriptError(f"fault {fault.kind!r} belongs in a script: it is one request's")
         self._faults = tuple(faults)
         self._count = 0
         self._pack = codec.make_packer()

@@ -1,0 +1,138 @@
+"""The engines the program can start, behind one face. Owner: the main thread.
+
+An engine is a scheduler: it runs on a thread of its own and knows `Server` only. What the
+launcher needs of it beside that is gathered here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Progress = Callable[[str, float], None]
+
+
+class EngineProblem(Exception):
+    """The engine cannot be made; the text says why."""
+
+
+class Engine:
+    """What the launcher knows of an engine: facts of its model, and how to run it."""
+
+    def __init__(
+        self, name: str, runner: Any, model_path: str, model_name: str, tokenizer_path: str,
+        context_len: int, vocab_size: int, max_total_tokens: int | None, grammars: bool,
+        detail: str, model_type: str,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self._runner = runner
+        self.model_path = model_path
+        self.model_name = model_name
+        self.tokenizer_path = tokenizer_path
+        self.context_len = context_len
+        self.vocab_size = vocab_size
+        self.max_total_tokens = max_total_tokens
+        self.grammars = grammars
+        self.model_type = model_type
+        self._detail = detail
+
+    def describe(self) -> str:
+        """Engine and its model in a few words."""
+        return f"{self.name} engine, {self._detail}"
+
+    def run(self, server: Any, stopping: Any) -> None:
+        """Schedule until `stopping` is set. On the engine's thread."""
+        self._runner.run(server, stopping)
+
+
+def engine_cpus(name: str, facts: Any) -> int:
+    """How many CPUs an engine can use well."""
+    return int(facts.budget) if name == "llama" else 1
+
+
+def create(given: Any, core_plan: Any, progress: Progress) -> Engine:
+    """The engine of these flags, its model loaded. Raises EngineProblem."""
+    path = given.model_path
+    if path is None:
+        path = str(_default_model())
+        given.served_model_name = given.served_model_name or "SmolLM2-135M-Instruct"
+    if given.engine == "synthetic":
+        return _synthetic(given, path)
+    return _llama(given, path, core_plan, progress)
+
+
+def _default_model() -> Path:
+    from ..bootstrap.fetch import model_path
+    from ..bootstrap.progress import BootstrapError
+
+    try:
+        return model_path()
+    except BootstrapError as error:
+        raise EngineProblem(f"the default model cannot be had: {error}") from None
+
+
+def _llama(given: Any, path: str, core_plan: Any, progress: Progress) -> Engine:
+    from .llama.blas import prepare_blas
+
+    prepare_blas(core_plan.scheduler_cpus)
+    from .llama.engine import LlamaEngine
+    from .llama.errors import EngineError
+    from .llama.settings import LlamaSettings
+
+    settings = LlamaSettings(
+        max_running_requests=given.max_running_requests,
+        context_len=given.context_length,
+        weight_version=given.weight_version,
+        cpus=core_plan.scheduler_cpus or None,
+    )
+    try:
+        made = LlamaEngine.load(path, settings, progress)
+    except EngineError as error:
+        raise EngineProblem(str(error)) from None
+    return Engine(
+        "llama", made, path, made.model_name, path, made.context_len, made.vocab_size, None, False,
+        f"{made.context_len} tokens of context", "llama",
+    )  # fmt: skip
+
+
+def _synthetic(given: Any, path: str) -> Engine:
+    from ..text.load import TokenizerError, load_tokenizer
+    from .synthetic import SyntheticEngine, SyntheticSettings
+    from .synthetic_script import ScriptError, load_script
+
+    try:
+        tokenizer = load_tokenizer(given.tokenizer_path or path, given.revision)
+    except TokenizerError as error:
+        raise EngineProblem(str(error)) from None
+    scripts: Any = ()
+    faults: Any = ()
+    if given.synthetic_script is not None:
+        try:
+            scripts, faults = load_script(given.synthetic_script)
+        except (OSError, ScriptError, json.JSONDecodeError) as error:
+            raise EngineProblem(f"--synthetic-script {given.synthetic_script}: {error}") from None
+    context = given.context_length or 32768
+    pieces = tokenizer.pieces
+    settings = SyntheticSettings(
+        tokenizer.vocab_size,
+        context,
+        tick_ms=given.synthetic_tick_ms,
+        max_running=given.synthetic_batch,
+        seed=given.synthetic_seed,
+        eos_ids=tokenizer.eos_ids,
+        token_bytes=pieces.pieces if pieces is not None else None,
+        weight_version=given.weight_version,
+        scripts=scripts,
+        faults=faults,
+    )
+    try:
+        made = SyntheticEngine(settings)
+    except ScriptError as error:
+        raise EngineProblem(f"--synthetic-script {given.synthetic_script}: {error}") from None
+    return Engine(
+        "synthetic", made, path, given.served_model_name or Path(path).name,
+        given.tokenizer_path or path, context, tokenizer.vocab_size, None, False,
+        f"{given.synthetic_tick_ms:g} ms a step", "synthetic",
+    )  # fmt: skip
