@@ -86,7 +86,11 @@ class SyntheticScheduler:
                     self._drop(header[RID])
                 elif header[0] == TAG_STATE:
                     # /server_info asks; our own counters come with the answer
-                    state = {"rid": None, "http_worker_ipc": None, "internal_state": {}}
+                    state: dict[str, Any] = {
+                        "rid": None,
+                        "http_worker_ipc": None,
+                        "internal_state": {},
+                    }
                     self.server.push_control_result(header[RID], bytes(self.pack(state)))
                 else:
                     self.server.push_error(header[RID], "the synthetic scheduler only generates")
