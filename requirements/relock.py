@@ -22,13 +22,14 @@ BUILDS = {
     "cp314t": ("3.14", r"cp314-cp314t|cp315-abi3\.abi3t"),
     "gil": ("3.13", r"cp31[1-4]-cp31[1-4]|cp3\d+-abi3"),
 }
+NO_HASHES = "build"
 # Installed into every build, so the wheels of all of them.
 ANY = ("3.13", "|".join(tags for _, tags in BUILDS.values()))
 
 
 def main(names: list[str]) -> int:
     for path in sorted(HERE.glob("*.txt")):
-        if not names or path.stem in names:
+        if path.stem != NO_HASHES and (not names or path.stem in names):
             relock(path)
     return 0
 

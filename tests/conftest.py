@@ -98,6 +98,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [i for i in items if i not in set(deselected)]
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Names the legs of `./tpc test` that failed before pytest: its line stays the last one."""
+    failed = os.environ.get("TPC_FAILED_LEGS")
+    if failed:
+        terminalreporter.section("legs that failed before pytest", red=True)
+        terminalreporter.write_line(failed)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

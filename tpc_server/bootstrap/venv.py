@@ -108,7 +108,7 @@ def install_detail(line: str) -> str:
     """The telling lines of `pip install -v`, and cargo's among them."""
     words = line.split()
     if words[0] in ("Collecting", "Downloading", "Building", "Installing", "Created"):
-        return " ".join(words[:3])
+        return " ".join(words[:4])
     if words[0] == "Compiling" and len(words) > 2:
         return f"compiling {words[1]} {words[2]}"
     return pip_detail(line) if words[0] == "Progress" else ""
