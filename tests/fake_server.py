@@ -29,10 +29,6 @@ class Request:
         self.buffers = buffers
 
 
-class Ids(array):  # type: ignore[type-arg]
-    """Stands for a numpy array of int64."""
-
-
 class FakeServer:
     """The scheduler's side of `Server`, on queues. Everything pushed is kept, decoded."""
 
@@ -45,17 +41,19 @@ class FakeServer:
         self.errors: list[tuple[str, str]] = []
         self.acks = 0
         self.closed = False
+        self.woken = False
 
     # -- the scheduler's calls
 
     def recv_requests(self, max: int = 256) -> list[Request]:
         with self.changed:
             out, self.inbox = self.inbox[:max], self.inbox[max:]
+            self.changed.notify_all()
             return out
 
     def wait_request(self, timeout_ms: int = 1000) -> bool:
         with self.changed:
-            return self.changed.wait_for(lambda: bool(self.inbox), timeout_ms / 1e3)
+            return self.changed.wait_for(lambda: bool(self.inbox) or self.woken, timeout_ms / 1e3)
 
     def push_decode_result_batch(self, header: bytes, data_cols: Any) -> bool:
         with self.changed:
@@ -86,6 +84,12 @@ class FakeServer:
 
     # -- the tests' calls
 
+    def wake(self) -> None:
+        """End a `wait_request`, so that a test need not wait for its time-out."""
+        with self.changed:
+            self.woken = True
+            self.changed.notify_all()
+
     def send(self, header: bytes, buffers: Any = ()) -> None:
         with self.changed:
             self.inbox.append(Request(header, list(buffers)))
@@ -99,7 +103,7 @@ class FakeServer:
         buffers = [("input_ids", array("q", prompt))]
         for name, value in given.items():
             if name == "token_ids_logprob":
-                buffers.append((name, Ids("q", value)))
+                buffers.append((name, array("q", value)))
             elif name in SAMPLING:
                 message[GENERATE["sampling_params"]][SAMPLING[name]] = value
             else:

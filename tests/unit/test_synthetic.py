@@ -32,7 +32,7 @@ class Run:
     """An engine on its thread."""
 
     def __init__(self, **settings: Any) -> None:
-        given = {"token_bytes": TOKENS, "tick_ms": 0.5} | settings
+        given: dict[str, Any] = {"token_bytes": TOKENS, "tick_ms": 0.5} | settings
         vocab_size = given.pop("vocab_size", len(TOKENS))
         self.server = FakeServer()
         self.engine = SyntheticEngine(SyntheticSettings(vocab_size, 1000, **given))
@@ -49,6 +49,7 @@ class Run:
 
     def end(self) -> None:
         self.stopping.set()
+        self.server.wake()
         self.thread.join(20)
         assert not self.thread.is_alive()
         assert not self.died

@@ -18,29 +18,32 @@ _CUSTOM: Final = SAMPLING["custom_params"]
 _I64_MAX: Final = (1 << 63) - 1
 _I64_MIN: Final = -(1 << 63)
 
-# Fields that go to the scheduler as they are, in their place.
-_FORWARDED: Final = (
-    "return_logprob",
-    "logprob_start_len",
-    "top_logprobs_num",
-    "return_hidden_states",
-    "session_id",
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
-    "bootstrap_pair_key",
-    "decode_tp_size",
-    "routed_dp_rank",
-    "disagg_prefill_dp_rank",
-    "routing_key",
-    "require_reasoning",
-    "priority",
-    "extra_key",
-    "cache_salt",
-    "kv_hints",
-    "routed_experts_start_len",
-    "no_logs",
-)
+# Fields that go to the scheduler as they are, and their places.
+_FORWARDED: Final = {
+    name: GENERATE[name]
+    for name in (
+        "return_logprob",
+        "logprob_start_len",
+        "top_logprobs_num",
+        "return_hidden_states",
+        "session_id",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+        "bootstrap_pair_key",
+        "decode_tp_size",
+        "routed_dp_rank",
+        "disagg_prefill_dp_rank",
+        "routing_key",
+        "require_reasoning",
+        "priority",
+        "extra_key",
+        "cache_salt",
+        "kv_hints",
+        "routed_experts_start_len",
+        "no_logs",
+    )
+}
 # Lists of these cannot be dealt out to the samples of `n`.
 _NOT_WITH_N: Final = (
     "return_logprob",
@@ -100,18 +103,19 @@ class Columns:
         """Fill item `k`'s message, buffers and rendering plan."""
         given, wire = self._given, item.wire
         prompt = k // self._n
-        for name in _FORWARDED:
-            if name in given:
-                value = given[name]
-                if type(value) is list:
-                    value = value[prompt]
-                elif name == "bootstrap_room":
-                    value += k  # each request needs a room of its own
-                if (name == "extra_key" or name == "cache_salt") and not value:
-                    value = None
-                if name == "priority" and value is None:
-                    value = limits.default_priority
-                wire[GENERATE[name]] = value
+        for name, value in given.items():
+            at = _FORWARDED.get(name)
+            if at is None:
+                continue
+            if type(value) is list:
+                value = value[prompt]
+            elif name == "bootstrap_room":
+                value += k  # each request needs a room of its own
+            if name == "extra_key" or name == "cache_salt":
+                value = value or None
+            elif name == "priority" and value is None:
+                value = limits.default_priority
+            wire[at] = value
         tokens = given.get("token_ids_logprob")
         if tokens and (type(tokens[0]) is list or tokens[0] is None):
             tokens = tokens[prompt]

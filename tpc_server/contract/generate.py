@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..boundary.messages import GENERATE, SAMPLING, generate_template
 from .batch import expand, to_ids
 from .errors import BadRequest, invalid_type
-from .fields import CORE, REFUSED, REQUEST_TABLE
+from .fields import CORE, REFUSED, REQUEST_TABLE, RequestField
 from .json_body import check_finite, parse_object
 from .limits import MAX_RID_BYTES, Limits, check_ids
 from .options import Options, read_option
@@ -113,7 +113,10 @@ class GenerateDecoder:
         self._sampling = SamplingDecoder(limits)
         self._template = generate_template()
         self._template[_PRIORITY] = limits.default_priority
-        self._rows = {field.name: field for field in REQUEST_TABLE if field.kind != CORE}
+        # Copies: a core reads no other core's objects.
+        self._rows = {
+            field.name: RequestField(*field) for field in REQUEST_TABLE if field.kind != CORE
+        }
         self._random = b""
         self._random_at = 0
 
@@ -133,8 +136,8 @@ class GenerateDecoder:
         elif type(stream) is not bool:
             raise invalid_type(stream, "a boolean", "stream")
         options: Options | None = None
-        known = ("text" in body) + ("input_ids" in body) + ("sampling_params" in body)
-        if len(body) != known + ("rid" in body) + ("stream" in body):
+        given = (text is not None) + (ids is not None) + (params is not None)
+        if len(body) != given + (rid is not None) + ("stream" in body):
             options = self._options(body)
 
         # The usual body: one prompt, one object of parameters, nothing else to expand.

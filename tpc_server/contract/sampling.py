@@ -163,6 +163,7 @@ class SamplingDecoder:
             out[_REGEX_STRS] = []
             return out
         rows = self._rows
+        rare = False
         for name, value in params.items():
             row = rows.get(name)
             if row is None:
@@ -189,18 +190,36 @@ class SamplingDecoder:
                     raise invalid_type(value, "a boolean", f"{path}.{name}")
                 out[index] = value
             else:
-                out[index] = self._other(kind, value, f"{path}.{name}")
-        self._finish(out, path)
+                out[index] = self._other(kind, value, path, name)
+                rare = True
+        if out[_TEMPERATURE] < _GREEDY_BELOW:
+            out[_TEMPERATURE] = 1.0
+            out[_TOP_K] = 1
+        elif out[_TOP_K] < 1:
+            if out[_TOP_K] != -1:
+                raise BadRequest(f"top_k must be -1 (disable) or at least 1, got {out[_TOP_K]}.")
+            out[_TOP_K] = _NO_TOP_K
+        if out[_MIN_NEW]:
+            self._check_min_new(out)
+        # Lists of its own for every request: they are filled and kept by others.
+        if rare:
+            self._stop_rules(out, path)
+        else:
+            out[_STOP_STRS] = []
+            out[_REGEX_STRS] = []
         return out
 
-    def _other(self, kind: int, value: Any, path: str) -> Any:
-        """Parameters that few requests carry."""
+    def _other(self, kind: int, value: Any, path: str, name: str) -> Any:
+        """Parameters that are neither number nor boolean."""
+        if kind == STRINGS:
+            if type(value) is str:
+                return [value]
+            return strings(value, f"{path}.{name}")
+        path = f"{path}.{name}"
         if kind == STR:
             if type(value) is not str:
                 raise invalid_type(value, "a string", path)
             return value or None  # an empty grammar is none
-        if kind == STRINGS:
-            return strings(value, path)
         if kind == INTS:
             return _stop_ids(value, path)
         if kind == BIAS:
@@ -234,29 +253,22 @@ class SamplingDecoder:
             out[str(token)] = bias
         return out or None
 
-    def _finish(self, out: list[Any], path: str) -> None:
-        """Normalize, and check what depends on more than one parameter."""
-        if out[_TEMPERATURE] < _GREEDY_BELOW:
-            out[_TEMPERATURE] = 1.0
-            out[_TOP_K] = 1
-        elif out[_TOP_K] < 1:
-            if out[_TOP_K] != -1:
-                raise BadRequest(f"top_k must be -1 (disable) or at least 1, got {out[_TOP_K]}.")
-            out[_TOP_K] = _NO_TOP_K
-        if out[_MIN_NEW]:
-            if out[_MAX_NEW] is not None and out[_MIN_NEW] > out[_MAX_NEW]:
-                raise BadRequest(
-                    f"min_new_tokens must be in [0, max_new_tokens({out[_MAX_NEW]})],"
-                    f" got {out[_MIN_NEW]}."
-                )
-            if self._limits.skip_tokenizer_init:
-                raise BadRequest(
-                    f"min_new_tokens={out[_MIN_NEW]} is unavailable when skip_tokenizer_init=True"
-                    " (requires tokenizer for eos_token_id)."
-                )
+    def _check_min_new(self, out: list[Any]) -> None:
+        if out[_MAX_NEW] is not None and out[_MIN_NEW] > out[_MAX_NEW]:
+            raise BadRequest(
+                f"min_new_tokens must be in [0, max_new_tokens({out[_MAX_NEW]})],"
+                f" got {out[_MIN_NEW]}."
+            )
+        if self._limits.skip_tokenizer_init:
+            raise BadRequest(
+                f"min_new_tokens={out[_MIN_NEW]} is unavailable when skip_tokenizer_init=True"
+                " (requires tokenizer for eos_token_id)."
+            )
+
+    def _stop_rules(self, out: list[Any], path: str) -> None:
+        """Move stops to where schedulers look for them; check stops and grammars."""
         stops, regexes = out[_STOP], out[_STOP_REGEX]
         out[_STOP] = out[_STOP_REGEX] = None
-        # Lists of its own for every request: they are filled and kept by others.
         out[_STOP_STRS] = self._stops(stops) if stops else []
         out[_REGEX_STRS] = self._regexes(regexes, out, path) if regexes else []
         grammars = out[_FIRST_GRAMMAR:_LAST_GRAMMAR]

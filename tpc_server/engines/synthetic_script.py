@@ -25,6 +25,7 @@ FAULTS: Final = (
     "error",
     "abort",
 )
+_KINDS: Final = ", ".join(FAULTS)
 
 
 class ScriptError(ValueError):
@@ -56,7 +57,7 @@ class Fault:
         status: int | None = None,
     ) -> None:
         if kind not in FAULTS:
-            raise ScriptError(f"unknown fault {kind!r}, expected one of {', '.join(FAULTS)}")
+            raise ScriptError(f"unknown fault {kind!r}, expected one of {_KINDS}")
         self.kind = kind
         self.at = at
         self.every = every
@@ -225,20 +226,20 @@ def _faults(value: Any, where: str) -> list[Fault]:
         body = _object(entry, place, _FAULT_KEYS)
         if "kind" not in body:
             raise ScriptError(f"{place} has no kind")
-        try:
-            out.append(
-                Fault(
-                    _typed(body, "kind", str, "", place),
-                    at=_typed(body, "at", int, 0, place),
-                    every=_typed(body, "every", int, 0, place),
-                    ms=float(_typed(body, "ms", (int, float), 0, place)),
-                    size=_typed(body, "size", int, 1, place),
-                    text=_typed(body, "text", str, "scripted fault", place),
-                    status=_typed(body, "status", int, None, place),
-                )
+        kind = _typed(body, "kind", str, "", place)
+        if kind not in FAULTS:
+            raise ScriptError(f"{place}: unknown fault {kind!r}, expected one of {_KINDS}")
+        out.append(
+            Fault(
+                kind,
+                at=_typed(body, "at", int, 0, place),
+                every=_typed(body, "every", int, 0, place),
+                ms=float(_typed(body, "ms", (int, float), 0, place)),
+                size=_typed(body, "size", int, 1, place),
+                text=_typed(body, "text", str, "scripted fault", place),
+                status=_typed(body, "status", int, None, place),
             )
-        except ScriptError as error:
-            raise ScriptError(f"{place}: {error}") from None
+        )
     return out
 
 
