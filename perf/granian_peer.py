@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -112,13 +113,25 @@ class Clock:
 
 
 class Application:
-    """RSGI entry; one per worker thread."""
+    """RSGI entry; granian's worker threads share one, so each event loop gets its own clock."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.follow = options.style == "handler"
-        self.clock = Clock(
-            Board(options.board), int(options.tick_ms * 1e6), event_of(options.event_bytes)
-        )
+        self.options = options
+        self.lock = threading.Lock()
+        self.clocks: dict[int, Clock] = {}  # by thread
+
+    def clock(self) -> Clock:
+        """This thread's clock; its steps are noted in a part of the board of its own."""
+        found = self.clocks.get(threading.get_ident())
+        if found is None:
+            options = self.options
+            board, tick_ns = Board(options.board), int(options.tick_ms * 1e6)
+            found = Clock(board, tick_ns, event_of(options.event_bytes))
+            with self.lock:
+                found.step = len(self.clocks) * STEPS // 4
+                self.clocks[threading.get_ident()] = found
+        return found
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         asked = await protocol()
@@ -130,9 +143,9 @@ class Application:
         assert tokens is not None and seed is not None, asked
         transport = protocol.response_stream(200, [("content-type", "text/event-stream")])
         if self.follow:
-            await self.clock.follow(transport, int(tokens[1]), int(seed[1]))
+            await self.clock().follow(transport, int(tokens[1]), int(seed[1]))
         else:
-            await self.clock.join(transport, int(tokens[1]), int(seed[1]))
+            await self.clock().join(transport, int(tokens[1]), int(seed[1]))
 
 
 def parse() -> argparse.Namespace:
