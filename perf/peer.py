@@ -115,6 +115,7 @@ def counters(scheduler: SyntheticScheduler, cpu_base_ns: int) -> dict[str, Any]:
         "scheduler_cpu_ns": time.thread_time_ns() - cpu_base_ns,
         "push_cpu_ns": scheduler.push_cpu_ns,
         "push_wall_ns": scheduler.push_wall_ns,
+        "receive_cpu_ns": scheduler.receive_cpu_ns,
         "full_rows": scheduler.full_rows,
         "full_push_us": statistics.median(costs) / 1e3 if costs else None,
         "live_rows": len(scheduler.rids),
@@ -129,7 +130,7 @@ def run(scheduler: SyntheticScheduler, marks: Marks) -> None:
     while not marks.stop:
         marks.poll(lambda: counters(scheduler, cpu_base_ns))
         if not scheduler.admit():
-            scheduler.server.wait_request(IDLE_WAIT_MS)
+            scheduler.wait(IDLE_WAIT_MS)
             due_ns = 0
             continue
         header, data, finishing = scheduler.prepare()

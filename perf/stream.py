@@ -68,7 +68,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add("--rounds", type=int, default=3)
     add("--duration", type=float, default=8.0, help="seconds of one load (default 8)")
-    add("--quick", action="store_true", help="shorter loads, under 3 minutes")
+    add("--quick", action="store_true", help="shorter loads and two rounds, under 3 minutes")
     add("--streams", type=int, help="one workload of your own instead of the standard ones")
     add("--tick", type=float, help="its step in ms; 0: as fast as the scheduler can")
     add("--cumulative", action="store_true", help="its events carry the whole text")
@@ -79,7 +79,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--out", type=Path, help="results without suffix (default perf/results/stream or quick)")
     options = parser.parse_args(argv)
     if options.quick:
-        options.duration = min(options.duration, 3.0)
+        options.duration = min(options.duration, 2.5)
+        options.rounds = min(options.rounds, 2)
     for peer in options.peers.split(","):
         if peer not in PEERS:
             parser.error(f"unknown peer {peer!r}")

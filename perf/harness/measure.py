@@ -130,13 +130,14 @@ def figures(
         units = gain("tokens") or float(client["tokens"])
     total_us = gain("cpu_ns") / 1e3
     frontend_us = total_us - gain("scheduler_cpu_ns") / 1e3
+    calls_us = (gain("push_cpu_ns") + gain("receive_cpu_ns")) / 1e3
     user, system = gain("user_s"), gain("system_s")
     record = {
         "peer": peer,
         "workload": workload.name,
         "units": units,
         "frontend_us": frontend_us / max(units, 1),
-        "frontend_with_push_us": (frontend_us + gain("push_cpu_ns") / 1e3) / max(units, 1),
+        "frontend_with_calls_us": (frontend_us + calls_us) / max(units, 1),
         "scheduler_us": gain("scheduler_cpu_ns") / 1e3 / max(units, 1),
         "system_share": system / max(user + system, 1e-9),
         "push_step_us": after.get("full_push_us"),

@@ -57,6 +57,7 @@ class SyntheticScheduler:
         self.missed_ticks = 0
         self.push_cpu_ns = 0
         self.push_wall_ns = 0
+        self.receive_cpu_ns = 0
         # cost of the steps with the most rows seen: "a push of a 256-row step"
         self.full_rows = 0
         self.full_push_cpu_ns = array("q")
@@ -65,7 +66,9 @@ class SyntheticScheduler:
 
     def admit(self) -> bool:
         """Takes in what has arrived; says whether anything is running."""
+        cpu = time.thread_time_ns()
         arrived = self.server.recv_requests(256)
+        self.receive_cpu_ns += time.thread_time_ns() - cpu
         if arrived:
             offsets = []
             left = []
@@ -99,6 +102,12 @@ class SyntheticScheduler:
                 self.left = np.concatenate([self.left, np.array(left)])
             self.steady_header = None
         return bool(self.rids)
+
+    def wait(self, timeout_ms: int) -> None:
+        """Parks until a request comes or the time is up."""
+        cpu = time.thread_time_ns()
+        self.server.wait_request(timeout_ms)
+        self.receive_cpu_ns += time.thread_time_ns() - cpu
 
     def _drop(self, rid: str) -> None:
         if rid in self.rids:
