@@ -43,7 +43,9 @@ class StageSet:
 
         if "ingress" in mine:
             router = Router(index, setup, counters, link, ends.words, generation)
-            self.ingress = IngressStage(index, setup, counters, poller, listeners, router)
+            self.ingress = IngressStage(
+                index, generation, setup, counters, poller, listeners, router
+            )
             self._inboxes["ingress"] = self.ingress.inbox
         if "egress" in mine:
             detok_of = [
@@ -180,11 +182,16 @@ class StageSet:
             # What is in the inbox was opened by other stages and would be forgotten.
             self.detok.poll_messages()
             self.detok.fail_all(message)
+        # What the two lines above told the stages of this same core.
         if self.tokenize is not None:
-            self.tokenize.poll(1 << 20)
+            self.tokenize.poll_aborts()
         if self.egress is not None:
             self.egress.poll(1 << 20)
             self.egress.flush_once()
+
+    def leftover(self) -> list[frame.Message]:
+        """Messages that no stage has looked at: the next stages take them."""
+        return [message for inbox in self._inboxes.values() for message in inbox]
 
     def abandon(self) -> None:
         """Close what the old stages own."""

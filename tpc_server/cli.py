@@ -55,8 +55,8 @@ def size(text: str) -> int:
         value = int(float(raw[:-1] if shift else raw) * (1 << shift))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is not a size like 65536, 64k or 8m") from None
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive size")
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a size")
     return value
 
 
@@ -130,6 +130,8 @@ def build_parser() -> argparse.ArgumentParser:
                    help="per I/O core; 503 beyond")  # fmt: skip
     g.add_argument("--stream-buffer", type=size, default="256k", metavar="SIZE",
                    help="unread output per stream; its request is aborted beyond")  # fmt: skip
+    g.add_argument("--socket-buffer", type=size, default=0, metavar="SIZE",
+                   help="send buffer of each connection; 0 leaves it to the kernel")  # fmt: skip
     g.add_argument("--header-timeout", type=positive, default=10.0, metavar="S",
                    help="for a request's head to arrive")  # fmt: skip
     g.add_argument("--body-timeout", type=positive, default=60.0, metavar="S",

@@ -43,6 +43,7 @@ class Options:
     sse_keepalive_s: float = 0.0
     stall_s: float = 5.0
     spin_us: float = 0.0
+    socket_buffer_bytes: int = 0  # SO_SNDBUF of each connection; 0 leaves it to the kernel
     backlog: int = 4096
     grammars: bool = True
     log_format: str = "text"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 import traceback
+from collections import deque
 from typing import Any, Final
 
 from . import frame, mesh
@@ -52,7 +53,6 @@ class Core:
         self.link = link
         self._shared_setup = setup
         self._listeners = listeners
-        self.actual_cpus: tuple[int, ...] = ()
         self.native_id = 0
         self.ident = 0
 
@@ -66,8 +66,12 @@ class Core:
         self.ident = threading.get_ident()
         spec = self.link.plan.cores[self.index]
         pin.name_thread(f"tpc-core-{self.index}")
-        self.actual_cpus = pin.pin_current_thread(spec.cpus) if spec.cpus else ()
         setup = self.setup = copy.copy(self._shared_setup)
+        if spec.cpus:
+            pinned = pin.try_pin(spec.cpus)
+            if pinned.reason:
+                setup.log("warning", "core is not pinned as planned", core=self.index,
+                          cpus=spec.cpus, reason=pinned.reason)  # fmt: skip
         self.ends = Ends(self.link)
         self.counters = Counters()
         self._counters_at = self.link.counters_at(self.index)
@@ -75,6 +79,9 @@ class Core:
         deaths: list[int] = []
         self._accepting = False
         self._stopping_ns = 0
+        # Drained from a ring and not yet with a stage: survives a death.
+        self._undelivered: deque[tuple[int, bytes, bytes]] = deque()
+        self._leftover: list[frame.Message] = []
         generation = 0
         while True:
             try:
@@ -127,6 +134,9 @@ class Core:
         )  # fmt: skip
         if self._accepting:
             self.stages.start_accepting()
+        for message in self._leftover:
+            self.stages.inbox_of(message[0]).append(message)
+        self._leftover = []
         if generation > 1:
             for port in self._ports.values():
                 port.send((frame.C_RESET, self.index))
@@ -140,6 +150,7 @@ class Core:
                 "error", "a dead core could not end its streams", core=self.index,
                 stack=traceback.format_exc(),
             )  # fmt: skip
+        self._leftover = self.stages.leftover()
         self.stages.abandon()
         for sender in self._all_senders:
             sender.flush()
@@ -173,7 +184,9 @@ class Core:
                 records = receiver.drain(_DRAIN)
                 if records:
                     work += len(records)
-                    self._deliver(records)
+                    self._undelivered.extend(records)
+            if self._undelivered:
+                self._deliver()
             for stage in polled:
                 work += stage.poll(_BUDGET)
             backlog = False
@@ -239,9 +252,11 @@ class Core:
         counters.doorbells_saved = sum([bell.saved for bell in bells])
         counters.publish(words, self._counters_at)
 
-    def _deliver(self, records: list[tuple[int, bytes, bytes]]) -> None:
+    def _deliver(self) -> None:
         stages = self.stages
-        for kind, key, payload in records:
+        records = self._undelivered
+        while records:
+            kind, key, payload = records.popleft()
             if kind == wire.MESSAGE:
                 message = frame.decode(payload)
                 if message[0] == frame.C_RESET:

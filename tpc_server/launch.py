@@ -120,6 +120,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
             stream_buffer_bytes=given.stream_buffer,
             sse_keepalive_s=given.sse_keep_alive,
             spin_us=given.spin_us,
+            socket_buffer_bytes=given.socket_buffer,
             backlog=given.backlog,
             grammars=engine.grammars,
             log_format=given.log_format,

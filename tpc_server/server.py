@@ -119,8 +119,9 @@ class Server:
     @staticmethod
     def _plan(args: ServerArgs, cores: Sequence[int] | None) -> CorePlan:
         return sglang_rules.plan_for_server(
-            cores, args.tokenizer_worker_num, args.detokenizer_worker_num
-        )
+            cores, args.tokenizer_worker_num, args.detokenizer_worker_num,
+            allowed_cpus=len(os.sched_getaffinity(0)),
+        )  # fmt: skip
 
     # -- scheduler -------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class CoreSetup:
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes
         self.max_connections = options.max_connections
+        self.socket_buffer_bytes = options.socket_buffer_bytes
         self.header_timeout_ns = int(options.header_timeout_s * _NS)
         self.body_timeout_ns = int(options.body_timeout_s * _NS)
         self.idle_timeout_ns = int(options.idle_timeout_s * _NS)

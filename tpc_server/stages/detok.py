@@ -295,9 +295,6 @@ class DetokStage(StepLoop):
     def fail_all(self, message: str) -> None:
         """Shutdown or a dying core: end every group with an error."""
         for group in list(self.groups.values()):
-            for live in group.streams:
-                if live.wire_rid in self.streams:
-                    live.tok_port.send((frame.T_ABORT, live.wire_rid))
             self.fail_group(group, 503, message, None)
 
     def _abort_streams(self, group: Group) -> None:

@@ -36,7 +36,7 @@ class IngressStage:
     name = "ingress"
 
     def __init__(
-        self, core: int, setup: Any, counters: Counters, poller: reactor.Reactor,
+        self, core: int, generation: int, setup: Any, counters: Counters, poller: reactor.Reactor,
         listeners: list[socket.socket], router: Any,
     ) -> None:  # fmt: skip
         self.inbox: deque[frame.Message] = deque()
@@ -55,7 +55,8 @@ class IngressStage:
         self._listeners = listeners
         self._accepting = False
         self._paused_until_ns = 0
-        self._serial = 0
+        # Keys of a connection are never used again, also not after this core was rebuilt.
+        self._serial = generation << 28
         self._now_ns = 0
         self._edges = connection.MACHINE.compile()
         self.draining = False
@@ -161,7 +162,10 @@ class IngressStage:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self.connections) >= self.setup.max_connections:
+        setup = self.setup
+        if setup.socket_buffer_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, setup.socket_buffer_bytes)
+        if len(self.connections) >= setup.max_connections:
             body = native.error_body("too many connections", 503)
             try:
                 sock.send(http.answer(503, body, http.JSON, True, False))
@@ -171,7 +175,6 @@ class IngressStage:
             return
         self._serial += 1
         key = self.core << KEY_BITS | self._serial
-        setup = self.setup
         conn = Connection(key, sock, RequestParser(setup.max_head_bytes, setup.max_body_bytes))
         self.connections[key] = conn
         self.counters.connections = len(self.connections)

@@ -213,6 +213,15 @@ class TokenizeStage:
         self._waiting.clear()
         self._jobs.clear()
 
+    def poll_aborts(self) -> None:
+        """A dying core: forward the aborts that wait; leave jobs to the next stage."""
+        kept = deque(m for m in self.inbox if m[0] != frame.T_ABORT)
+        for message in self.inbox:
+            if message[0] == frame.T_ABORT:
+                self._abort(message[1])
+        self.inbox.clear()
+        self.inbox.extend(kept)
+
     def close(self) -> None:
         """Stop the helper thread."""
         if self._helper is not None:
