@@ -100,9 +100,9 @@ def client_line(**changes: Any) -> dict[str, Any]:
 
 
 def marks(**changes: float) -> tuple[dict[str, float], dict[str, float]]:
-    names = ("tokens", "steps", "missed_ticks", "cpu_ns", "scheduler_cpu_ns", "push_cpu_ns")
-    names += ("user_s", "system_s", "busy_s", "stolen_s", "wall_s")
-    before = dict.fromkeys(names, 5.0)
+    names = "tokens steps missed_ticks cpu_ns scheduler_cpu_ns push_cpu_ns receive_cpu_ns"
+    names += " user_s system_s busy_s stolen_s wall_s"
+    before = dict.fromkeys(names.split(), 5.0)
     after = dict(before)
     for name, gain in ({"tokens": 200, "steps": 100, "wall_s": 2.0} | changes).items():
         after[name] = before.get(name, 0.0) + gain

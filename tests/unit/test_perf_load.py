@@ -147,6 +147,7 @@ class FakeBoundary:
         self.waiting: list[Any] = []
         self.frames: list[tuple[list[Any], list[int]]] = []
         self.errors: list[str] = []
+        self.states: list[tuple[str, Any]] = []
 
     def ask(self, rid: str, tokens: int, seed: int, tag: str = "TokenizedGenerateReqInput") -> None:
         sampling = [tokens] + [None] * 23 + [seed] + [None] * 8
@@ -163,6 +164,10 @@ class FakeBoundary:
 
     def push_decode_result_batch(self, header: bytes, data_cols: list[bytes]) -> bool:
         self.frames.append((msgpack.unpackb(header), array("q", data_cols[0]).tolist()))
+        return True
+
+    def push_control_result(self, rid: str, payload: bytes) -> bool:
+        self.states.append((rid, msgpack.unpackb(payload)))
         return True
 
     def push_error(self, rid: str, message: str) -> bool:
@@ -213,8 +218,10 @@ def test_scheduler_drops_aborted_requests_and_refuses_others(board):
     steps(scheduler, 2)
     boundary.ask("a", 0, 0, tag="AbortReq")
     boundary.ask("c", 0, 0, tag="FlushCacheReqInput")
+    boundary.ask("d", 0, 0, tag="GetInternalStateReq")
     steps(scheduler, 1)
     assert boundary.frames[-1][0][0] == ["b"]
     assert boundary.errors == ["c"]
+    assert [(rid, state["internal_state"]) for rid, state in boundary.states] == [("d", {})]
     at = text_offset(2, 1000)
     assert [frame[1][-1] for frame in boundary.frames] == [1000 + (at + i) % 1000 for i in range(3)]
