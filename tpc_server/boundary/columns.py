@@ -9,7 +9,8 @@ bytes and still adds up.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 __all__ = [
@@ -201,7 +202,7 @@ def pack_frame(
     rids: Sequence[str],
     finish_reasons: Sequence[dict[str, Any] | None],
     prompt_tokens: Sequence[int],
-    output_ids: Sequence[Iterable[int]],
+    output_ids: Sequence[Sequence[int]],
     cached_tokens: Sequence[int],
     reasoning_tokens: Sequence[int],
     families: Mapping[str, Sequence[Any] | None] | None = None,
@@ -210,22 +211,21 @@ def pack_frame(
 ) -> tuple[bytes, list[bytes]]:
     """(header, data_cols) of one step, for `Server.push_decode_result_batch`.
 
-    `pack` is the caller's own `codec.make_packer()`. `output_ids[i]` are the new ids of row `i`
-    (an `array("q")` is taken as it is). `families` maps `output_token_logprobs_val` and its like
+    `pack` is the caller's own `codec.make_packer()`. `output_ids[i]` are the new ids of row `i`.
+    `families` maps `output_token_logprobs_val` and its like
     to one cell a row; a family nobody asked for is left out. `decode_latencies` maps a finished
     unary row to seconds. Raises AssertionError where a column breaks the contract.
     """
     n = len(rids)
-    rows = [ids if isinstance(ids, array) else array("q", ids) for ids in output_ids]
     header: list[Any] = [
         list(rids),
         list(finish_reasons),
         list(prompt_tokens),
-        [len(row) for row in rows],
+        list(map(len, output_ids)),
         list(cached_tokens),
         list(reasoning_tokens),
     ]
-    data = [b"".join([row.tobytes() for row in rows])]
+    data = [array("q", chain.from_iterable(output_ids)).tobytes()]
     with_extras = families is not None and any(families.values())
     if families is not None and with_extras:
         _append_extras(header, data, n, families)

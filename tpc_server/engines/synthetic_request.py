@@ -100,6 +100,7 @@ class SyntheticRequest:
         "source",
         "stop_ids",
         "stream",
+        "text_stops",
         "token_ids",
         "top",
         "want_hidden",
@@ -134,6 +135,7 @@ class SyntheticRequest:
         self.min_new: int = sampling[_MIN_NEW]
         eos = () if sampling[_IGNORE_EOS] else engine.eos_ids
         self.stop_ids = frozenset((*(sampling[_STOP_IDS] or ()), *eos))
+        self.text_stops = bool(sampling[_STOPS] or sampling[_REGEXES])
         self.window = max(sampling[_STOP_LEN], sampling[_REGEX_LEN])
         self.faults: tuple[Fault, ...] = script.faults if script is not None else ()
         self.script_finish: dict[str, Any] = {"type": "stop", "matched": None}
@@ -177,8 +179,11 @@ class SyntheticRequest:
         before = len(self.output)
         self.output += kept
         self.pending += kept
-        text = self._window_text(len(kept), token_bytes)
-        matched = self._text_stop(text)
+        text = ""
+        matched = None
+        if self.text_stops and kept and token_bytes is not None:
+            text = self._window_text(len(kept), token_bytes)
+            matched = self._text_stop(text)
         if matched is not None:
             self.finish = {"type": "stop", "matched": matched}
         elif kept and kept[-1] in self.stop_ids and before + len(kept) > self.min_new:
@@ -197,22 +202,14 @@ class SyntheticRequest:
                     return ids[: k + 1]
         return ids
 
-    def _window_text(self, accepted: int, token_bytes: Sequence[bytes] | None) -> str:
+    def _window_text(self, accepted: int, token_bytes: Sequence[bytes]) -> str:
         """The tail of the answer in which a stop may just have been completed."""
-        if (
-            not accepted
-            or token_bytes is None
-            or not (self.sampling[_STOPS] or self.sampling[_REGEXES])
-        ):
-            return ""
         tail = self.output[-(self.window + accepted) :]
         known = len(token_bytes)
         return b"".join([token_bytes[t] for t in tail if 0 <= t < known]).decode("utf-8", "replace")
 
     def _text_stop(self, text: str) -> str | None:
         """The first stop, in the request's order, that is in the text."""
-        if not text:
-            return None
         for stop in self.sampling[_STOPS]:
             if stop in text:
                 return str(stop)
