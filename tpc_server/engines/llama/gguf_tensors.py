@@ -146,5 +146,7 @@ def tensor_values(file: GgufFile, name: str) -> Array:
     try:
         values = gguf.quants.dequantize(raw.reshape(rows, -1), kind)
     except NotImplementedError:
-        raise EngineError(f"tensor {name}: {kind.name} cannot be turned into numbers here") from None
+        raise EngineError(
+            f"tensor {name}: {kind.name} cannot be turned into numbers here"
+        ) from None
     return np.ascontiguousarray(values, np.float32).reshape(info.shape)

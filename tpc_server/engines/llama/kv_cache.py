@@ -16,23 +16,22 @@ from .gguf_tensors import Array
 from .model_config import LlamaConfig
 
 _FIRST_TOKENS = 256
-#: A shared beginning shorter than this is not worth a look-up and a copy.
-MIN_SHARED = 1
 
 
 class Slot:
     """One sequence: `keys[layer, head, position]` and `values` likewise hold positions < capacity.
 
     tokens   ids whose keys and values are there, in order; may be fewer than were computed
+    need     positions its running request may come to: the capacity never exceeds it
     in_use   whether a running request owns it
     used_at  a counter, larger means later
     """
 
-    __slots__ = ("capacity", "in_use", "keys", "limit", "shape", "tokens", "used_at", "values")
+    __slots__ = ("capacity", "in_use", "keys", "need", "shape", "tokens", "used_at", "values")
 
-    def __init__(self, config: LlamaConfig, limit: int) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         self.shape = (config.n_layers, config.n_kv_heads, config.head_dim)
-        self.limit = limit
+        self.need = 0
         self.capacity = 0
         self.keys: Array = np.empty((0,), np.float32)
         self.values: Array = self.keys
@@ -40,28 +39,44 @@ class Slot:
         self.in_use = False
         self.used_at = 0
 
+    def begin(self, need: int, tokens: list[int], source: Slot) -> None:
+        """Become the slot of a sequence that begins with `tokens`, which `source` holds."""
+        shared = len(tokens)
+        if source is not self or self.capacity > need:
+            capacity = max(shared, min(_FIRST_TOKENS, need)) if shared else 0
+            keys, values = self._room(capacity), self._room(capacity)
+            if shared:
+                keys[:, :, :shared] = source.keys[:, :, :shared]
+                values[:, :, :shared] = source.values[:, :, :shared]
+            self.keys, self.values, self.capacity = keys, values, capacity
+        self.need = need
+        self.tokens = tokens
+        self.in_use = True
+
     def reserve(self, length: int) -> None:
-        """Make room for positions < length, keeping what is there."""
+        """Make room for positions < length ≤ need, keeping what is there. Raises MemoryError."""
         if length <= self.capacity:
             return
-        capacity = max(self.capacity, min(_FIRST_TOKENS, self.limit))
+        capacity = max(self.capacity, _FIRST_TOKENS)
         while capacity < length:
             capacity *= 2
-        capacity = max(min(capacity, self.limit), length)
-        layers, heads, width = self.shape
+        capacity = max(min(capacity, self.need), length)
         kept = len(self.tokens)
-        for name in ("keys", "values"):
-            grown = np.empty((layers, heads, capacity, width), np.float32)
-            if kept:
-                grown[:, :, :kept] = getattr(self, name)[:, :, :kept]
-            setattr(self, name, grown)
-        self.capacity = capacity
+        keys, values = self._room(capacity), self._room(capacity)
+        if kept:
+            keys[:, :, :kept] = self.keys[:, :, :kept]
+            values[:, :, :kept] = self.values[:, :, :kept]
+        self.keys, self.values, self.capacity = keys, values, capacity
 
     def clear(self) -> None:
         """Forget the sequence and give its memory back."""
         self.tokens = []
         self.capacity = 0
         self.keys = self.values = np.empty((0,), np.float32)
+
+    def _room(self, capacity: int) -> Array:
+        layers, heads, width = self.shape
+        return np.empty((layers, heads, capacity, width), np.float32)
 
 
 def shared_length(a: Sequence[int], b: Sequence[int]) -> int:
@@ -80,15 +95,14 @@ def shared_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class KvCache:
-    """`n_slots` sequences of at most `limit` positions, `budget` positions together.
+    """`n_slots` sequences, `budget` positions together.
 
-    The budget counts what running requests may come to need (`Slot` memory follows the actual
-    lengths), and what finished sequences keep on top of it is given back first.
+    The budget counts what running requests may come to need; what finished sequences keep on top
+    of it is given back, oldest first.
     """
 
-    def __init__(self, config: LlamaConfig, n_slots: int, limit: int, budget: int) -> None:
-        self.slots = [Slot(config, limit) for _ in range(n_slots)]
-        self.limit = limit
+    def __init__(self, config: LlamaConfig, n_slots: int, budget: int) -> None:
+        self.slots = [Slot(config) for _ in range(n_slots)]
         self.budget = budget
         self.promised = 0
         self._clock = 0
@@ -97,50 +111,35 @@ class KvCache:
         """Positions that have memory now."""
         return sum(slot.capacity for slot in self.slots)
 
-    def fits(self, length: int) -> bool:
-        """Whether a sequence that may come to `length` positions can start now."""
-        if self.promised + length > self.budget:
+    def fits(self, need: int) -> bool:
+        """Whether a sequence that may come to `need` positions can start now."""
+        if self.promised + need > self.budget:
             return False
         return any(not slot.in_use for slot in self.slots)
 
-    def take(self, ids: list[int], length: int, max_shared: int) -> tuple[Slot, int]:
-        """A slot for a sequence that begins with `ids` and may come to `length` positions.
+    def take(self, ids: list[int], need: int, max_shared: int) -> Slot:
+        """A slot for a sequence that begins with `ids` and may come to `need` positions.
 
-        At most `max_shared` ids are taken from what is there. Returns the slot, whose `tokens` are
-        those ids, and their number. Only after `fits(length)`.
+        Its `tokens` are the ids (at most `max_shared`) that were found in the cache. Only after
+        `fits(need)`. Raises MemoryError, having changed nothing.
         """
-        free = [slot for slot in self.slots if not slot.in_use]
-        best, shared = self._longest_shared(ids, max_shared)
-        if best is not None and not best.in_use and not self._worth_keeping(best, shared):
-            slot = best
+        source, shared = self._longest_shared(ids, max_shared)
+        if source is not None and not source.in_use and not self._worth_keeping(source, shared):
+            slot = source
         else:
-            slot = min(free, key=_emptiest_then_oldest)
-            if slot is best:
-                pass
-            elif best is not None and shared >= MIN_SHARED:
-                slot.tokens = []
-                slot.reserve(min(length, max(len(ids) + 1, shared)))
-                slot.keys[:, :, :shared] = best.keys[:, :, :shared]
-                slot.values[:, :, :shared] = best.values[:, :, :shared]
-            else:
-                shared = 0
-        slot.tokens = ids[:shared]
-        slot.in_use = True
-        self.promised += length
-        self._clock += 1
-        slot.used_at = self._clock
-        self._give_back()
-        return slot, shared
+            slot = min((s for s in self.slots if not s.in_use), key=_emptiest_then_oldest)
+        slot.begin(need, ids[:shared], slot if source is None else source)
+        self.promised += need
+        self._touch(slot)
+        return slot
 
-    def release(self, slot: Slot, length: int, keep: bool) -> None:
+    def release(self, slot: Slot, keep: bool) -> None:
         """The request is over; its sequence stays for others if `keep`."""
-        self.promised -= length
+        self.promised -= slot.need
         slot.in_use = False
-        self._clock += 1
-        slot.used_at = self._clock
         if not keep:
             slot.clear()
-        self._give_back()
+        self._touch(slot)
 
     def flush(self) -> None:
         """Forget every finished sequence."""
@@ -166,8 +165,10 @@ class KvCache:
             return False
         return any(not other.in_use and not other.tokens for other in self.slots)
 
-    def _give_back(self) -> None:
-        """Keep the memory of finished sequences within the budget, oldest first."""
+    def _touch(self, slot: Slot) -> None:
+        """`slot` is the latest; the oldest finished sequences go while the budget is exceeded."""
+        self._clock += 1
+        slot.used_at = self._clock
         held = self.held()
         if held <= self.budget:
             return

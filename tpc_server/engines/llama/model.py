@@ -108,7 +108,8 @@ class LlamaModel:
                 np.divide(gate, slope, out=slope)
                 slope *= gate_up[:, ffn:]
                 x += _product(slope, layer.down)
-            return self._normed(x, self._norm)[:n]
+            states: Array = self._normed(x, self._norm)[:n]
+            return states
 
     def logits(self, states: Array) -> Array:
         """[rows, vocab] of final states [rows, dim]."""
@@ -124,12 +125,18 @@ class LlamaModel:
         mean /= x.shape[1]
         mean += self._eps
         np.sqrt(mean, out=mean)
-        y = x / mean[:, None]
+        y: Array = x / mean[:, None]
         y *= weight
         return y
 
     def _attend(
-        self, number: int, piece: Piece, turned: Array, values: Array, mask: Array | None, out: Array
+        self,
+        number: int,
+        piece: Piece,
+        turned: Array,
+        values: Array,
+        mask: Array | None,
+        out: Array,
     ) -> None:
         """Attention of one piece: stores its keys and values, writes [rows, q_dim] into `out`."""
         config = self.config

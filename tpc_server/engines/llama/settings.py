@@ -12,12 +12,12 @@ class LlamaSettings:
     """What a launcher decides for the engine; every field has a working default.
 
     max_running_requests   rows decoded together; more wait
-    max_queued_requests    waiting requests; beyond it a request is refused with 503 (None: no bound)
-    context_len            tokens per sequence; None takes the model's own, a larger value is refused
-    kv_tokens              tokens all sequences may keep together; None takes half of the free memory
+    max_queued_requests    waiting requests; one more is refused with 503 (None: no bound)
+    context_len            tokens per sequence; None takes the model's own, more is refused
+    kv_tokens              tokens all sequences may keep; None takes half of the free memory
     prefill_tokens         prompt tokens computed in one step while nothing decodes
     prefill_tokens_busy    the same while other requests decode: bounds how long they stall
-    prefix_cache           keep finished sequences and reuse the prefix a new prompt shares with them
+    prefix_cache           keep finished sequences; a new prompt reuses the prefix it shares
     stream_interval        tokens between two frames of a stream, unless the request says its own
     force_stream_interval  tokens between two frames of a request that does not stream
     weight_version         reported in every last frame

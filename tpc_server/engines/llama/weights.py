@@ -108,7 +108,7 @@ def default_cache_dir() -> Path:
 
 
 def _key(source: Path) -> str:
-    """Names the cache of this very file: its size, its time and what its first and last MiB hold."""
+    """Names the cache of this very file: its size, time, first and last MiB."""
     try:
         stat = source.stat()
         digest = hashlib.sha256(_MAGIC)
@@ -151,7 +151,7 @@ def _check_tensors(file: GgufFile, config: LlamaConfig) -> None:
         "output.weight": (config.vocab_size, dim),
         "rope_freqs.weight": (config.head_dim // 2,),
     }
-    for name, shape in shapes.items():
+    for name in shapes:
         if name not in file.tensors:
             raise EngineError(f"{file.path}: tensor {name} is missing")
     for name, info in file.tensors.items():
