@@ -183,6 +183,16 @@ def test_wordpiece():
         tokenizer_json(data | {"tokenizer.ggml.pre": "cased"})
 
 
+def test_merges_of_tokens_that_are_spaces():
+    tokens = [*samples.ALPHABET, " ", "  ", " a"]
+    for merges in (["    "], ["   a"], ["  a", "a b"]):
+        data = meta("gpt2", [*tokens, "ab"], pre="gpt-2", merges=merges)
+        pairs = tokenizer_json(data)["model"]["merges"]
+        assert all(len(pair) == 2 and " ".join(pair) in merges for pair in pairs)
+    plain = tokenizer_json(meta("gpt2", [*tokens, "ab"], pre="gpt-2", merges=["a b"]))
+    assert plain["model"]["merges"] == ["a b"]
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -194,6 +204,8 @@ def test_wordpiece():
         (meta("gpt2", ["a"], [1, 1], pre="gpt-2"), "1 tokens but 2 token types"),
         (meta("gpt2", ["a"], pre="gpt-2"), "merges is missing"),
         (meta("gpt2", ["a"], pre="gpt-2", merges=["ab"]), "merge without two sides"),
+        (meta("gpt2", ["a"], pre="gpt-2", merges=["a "]), "merge without two sides"),
+        (meta("gpt2", ["a"], pre="gpt-2", merges=[""]), "merge without two sides"),
         (meta("llama", ["a"]), "scores is missing"),
         (meta("llama", ["a"], scores=[0.0, 1.0]), "1 tokens but 2 scores"),
         (meta("llama", ["a"], scores=[0.0], precompiled_charsmap=[1]), "normalizer"),

@@ -7,8 +7,17 @@ import sys
 
 import pytest
 
-MODULES = ["pieces", "detok", "escape", "windowed", "gguf_meta", "gguf_vocab", "stops", "stop_patterns",
-           "load"]  # fmt: skip
+MODULES = [
+    "pieces",
+    "detok",
+    "escape",
+    "windowed",
+    "gguf_meta",
+    "gguf_vocab",
+    "stops",
+    "load",
+    "stop_patterns",
+]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -36,6 +36,11 @@ TAKEN = [
     "a{3,}b",
     "(?>a+)b",
     "a*+b",
+    r"(\w|\d)+$",
+    "(?i:(a|A)*)",
+    ".{0,200}end",
+    "(http|https|ftp)://",
+    r"\n\n?\n?",
 ]
 TWO_WAYS = [
     "(a+)+",
@@ -44,8 +49,13 @@ TWO_WAYS = [
     "(a|b*)*",
     "(a|ab|b)*c",
     "([a-z]+)*x",
-    r"(\w|\d)+$",
-    "(?i:(a|A)*)",
+    "(a|a)*?#",
+    "(a?)*",
+    "(a?){30}a",
+    "(a|a){30}x",
+    "(|){30}x",
+    "(?:a(?:b?)?)+",
+    "(ab|a|b){20}x",
     "(?:a|b|ab)*c",
     "x(?=(a+)+)",
     "(?:.*,)*",
@@ -60,7 +70,7 @@ def test_taken(pattern):
 
 
 @pytest.mark.parametrize("pattern", TWO_WAYS)
-def test_two_ways_inside_an_endless_repeat(pattern):
+def test_two_ways_inside_a_repeat(pattern):
     with pytest.raises(ValueError, match="in two ways"):
         check_stop_regex(pattern)
 
@@ -82,7 +92,12 @@ def test_two_endless_repeats_in_a_row(pattern):
         ("(a{30}){30}", "multiply to 900"),
         ("(a{2,30}b){2,30}", "multiply to 900"),
         ("a{600,}", "multiply to 600"),
-        ("(a?){500}", "too complex"),
+        ("(a?){500}", "in two ways"),
+        ("(?:[ab]{1,40}){12}", "in two ways"),
+        ("(?:" + "|".join("abcdefghijklmnopqrst") * 4 + "x){400}", "multiply|too complex"),
+        ("a?" * 20 + "a" * 20, "too many choices"),
+        ("(?:|)" * 20 + "a", "too many choices"),
+        (".*a.*b.*c.*d", "too many choices"),
         (r"(a)(?:\1)*", "back-reference"),
         ("(", "not valid"),
         ("(" * 120 + ")" * 120, None),

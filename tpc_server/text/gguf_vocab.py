@@ -98,15 +98,19 @@ class _Vocab:
             raise VocabError(f"tokenizer.ggml.{name} is {index}, outside {len(self.tokens)} tokens")
         return self.tokens[int(index)]
 
-    def merges(self) -> list[tuple[str, str]]:
-        merges: list[tuple[str, str]] = []
-        for merge in self._list("merges", str):
+    def merges(self) -> list[str] | list[tuple[str, str]]:
+        """As a tokenizer.json takes them: ``"a b"``, or pairs where a token has a space in it."""
+        merges: list[str] = self._list("merges", str)
+        if all(merge.count(" ") == 1 and merge[0] != " " != merge[-1] for merge in merges):
+            return merges
+        pairs: list[tuple[str, str]] = []
+        for merge in merges:
             # A token may be a space itself, so the border is the first space after its start.
             border = merge.find(" ", 1)
-            if border < 0:
+            if border < 0 or border == len(merge) - 1:
                 raise VocabError(f"a merge without two sides: {merge!r}")
-            merges.append((merge[:border], merge[border + 1 :]))
-        return merges
+            pairs.append((merge[:border], merge[border + 1 :]))
+        return pairs
 
     def scores(self) -> list[float]:
         scores: list[float] = self._list("scores", float)

@@ -1,9 +1,10 @@
 """Admission of stop patterns: which regular expressions may reach the scheduler. Owner: any thread.
 
 The scheduler runs every pattern with Python's backtracking ``re`` on every step, so one pattern
-that backtracks without bound stops all requests. A pattern is taken when each of its endless
-repeats has at every point at most one way to go on with a given character (then nothing inside it
-can be tried twice), and no endless repeat runs into a second one that takes the same characters.
+that backtracks without bound stops all requests. A pattern is taken when each of its repeats has at
+every point at most one way to go on with a given character (then nothing inside it is tried twice),
+no endless repeat runs into a second one that takes the same characters, and the choices that are
+left (where a repeat may end, which alternative is meant) are few.
 
 The test builds the pattern's position automaton (Glushkov): positions are the single-character
 parts, counted repeats written out; edges say which may follow which, and an edge found twice is two
@@ -29,6 +30,10 @@ MAX_PATTERN_BYTES: Final = 256
 MAX_REPEAT_PRODUCT: Final = 512
 #: Size of the written-out automaton; keeps the test itself short.
 MAX_EDGES: Final = 20_000
+#: Choices outside of repeats; one at the end of a long repeat counts as several.
+MAX_CHOICES: Final = 8
+_LONG_REPEAT: Final = 16
+_LONG_REPEAT_CHOICES: Final = 3
 
 _CHARS: Final = frozenset(
     (_constants.LITERAL, _constants.NOT_LITERAL, _constants.IN, _constants.ANY)
@@ -39,6 +44,8 @@ _REPEATS: Final = frozenset(
 _SAMPLE: Final = (
     "".join(map(chr, range(128))) + "\u00a0\u00e9\u00df\u0130\u0660\u2003\u4e2d\U0001f600"
 )
+
+_TWO_WAYS: Final = "stop pattern: a repeat can take the same text in two ways; it may run too long"
 
 #: (may be empty, positions it can start with, positions it can end with)
 _Part = tuple[bool, list[int], list[int]]
@@ -117,24 +124,62 @@ class _Positions:
         self.tree = tree
         self.sets: list[frozenset[str]] = []
         self.follow: list[list[int]] = []
-        self.loop: list[int] = []  # which outermost endless repeat a position is in, 0 for none
-        self.loops = 0
-        self.inside = 0  # the outermost endless repeat being built, 0 for none
+        self.loop: list[int] = []  # which outermost repeat a position is in, 0 for none
+        self.most: list[int] = [0]  # by outermost repeat: its bound, 0 for endless
+        self.inside = 0  # the outermost repeat being built, 0 for none
+        self.choices = 0
         self.edges = 0
         self.known: dict[tuple[int, int, int], frozenset[str]] = {}
 
     def check(self) -> None:
-        self._sequence(self.tree, 0, 0)
+        """Raises ``ValueError`` with the reason."""
+        _, first, _ = self._sequence(self.tree, 0, 0)
+        self._count(first, 1)
+        counted: set[int] = set()
         for position, follow in enumerate(self.follow):
             here = self.loop[position]
-            if here:
-                stay = [y for y in follow if self.loop[y] == here]
-                leave = [y for y in follow if self.loop[y] not in (0, here)]
-                if any(self.sets[x] & self.sets[y] for x in stay for y in leave):
-                    raise ValueError(
-                        "stop pattern: two endless repeats in a row take the same characters; "
-                        "it may run too long"
-                    )
+            if not here:
+                self._count(follow, 1)
+                continue
+            if here not in counted and self._overlap(follow):
+                counted.add(here)
+                long = self.most[here] == 0 or self.most[here] > _LONG_REPEAT
+                self._count(follow, _LONG_REPEAT_CHOICES if long else 1)
+            if self.most[here] == 0:
+                self._check_exit(here, follow)
+
+    def _check_exit(self, here: int, follow: list[int]) -> None:
+        stay = [y for y in follow if self.loop[y] == here]
+        leave = [y for y in follow if self.loop[y] not in (0, here) and not self.most[self.loop[y]]]
+        if any(self.sets[x] & self.sets[y] for x in stay for y in leave):
+            raise ValueError(
+                "stop pattern: two endless repeats in a row take the same characters; "
+                "it may run too long"
+            )
+
+    def _count(self, ways: list[int], weight: int) -> None:
+        if self._overlap(ways):
+            self._choice(weight)
+
+    def _choice(self, weight: int) -> None:
+        self.choices += weight
+        if self.choices > MAX_CHOICES:
+            raise ValueError("stop pattern leaves too many choices; it may run too long")
+
+    def _overlap(self, ways: list[int]) -> bool:
+        """Whether some character has two ways to go."""
+        seen: set[str] = set()
+        for position in ways:
+            if not seen.isdisjoint(self.sets[position]):
+                return True
+            seen |= self.sets[position]
+        return False
+
+    def _empty_twice(self) -> None:
+        """A part can be empty in two ways: in a repeat each turn doubles the ways."""
+        if self.inside:
+            raise ValueError(_TWO_WAYS)
+        self._choice(1)
 
     def _sequence(self, tree: Any, add: int, drop: int) -> _Part:
         empty, first, last = True, list[int](), list[int]()
@@ -176,11 +221,13 @@ class _Positions:
         if op is _constants.ASSERT or op is _constants.ASSERT_NOT:
             self._sequence(arg[1], add, drop)
         elif op is _constants.GROUPREF and self.inside:
-            raise ValueError("stop pattern: a back-reference in an endless repeat may run too long")
+            raise ValueError("stop pattern: a back-reference in a repeat may run too long")
         return True, [], []
 
     def _either(self, bodies: Sequence[Any], add: int, drop: int) -> _Part:
         parts = [self._sequence(body, add, drop) for body in bodies]
+        if sum(part[0] for part in parts) > 1:
+            self._empty_twice()
         return (
             any(part[0] for part in parts),
             [position for part in parts for position in part[1]],
@@ -189,45 +236,37 @@ class _Positions:
 
     def _repeat(self, least: int, most: Any, body: Any, add: int, drop: int) -> _Part:
         endless = most == _constants.MAXREPEAT
-        outermost = endless and not self.inside
-        if outermost:
-            self.loops += 1
-            self.inside = self.loops
-        start = len(self.sets)
         copies = max(least, 1) if endless else int(most)
+        outermost = (endless or copies > 1) and not self.inside
+        if outermost:
+            self.most.append(0 if endless else copies)
+            self.inside = len(self.most) - 1
+        start = len(self.sets)
         whole: _Part = (True, [], [])
         ends: list[int] = []
         for number in range(copies):
             part = self._sequence(body, add, drop)
+            if part[0]:
+                # Left out, or there and empty; endless or repeated that is a way each turn.
+                self._empty_twice()
             if endless and number == copies - 1:
                 self._connect(part[2], part[1])
             if number >= least - 1:
                 ends += part[2]
-            if part[0]:  # each copy may be left out by itself
-                whole = self._join(whole, part)
-            elif number == 0:
+            if number == 0:
                 whole = part
             else:  # a copy comes only behind the copy before it
                 self._connect(whole[2], part[1])
-                whole = (False, whole[1], part[2])
-        if whole[1] and not whole[0]:
-            whole = (least == 0, whole[1], ends)
+                whole = (whole[0] and part[0], whole[1], part[2])
+        if whole[1]:
+            whole = (least == 0 or whole[0], whole[1], ends)
         if outermost:
-            self._check_loop(whole, range(start, len(self.sets)))
+            if self._overlap(whole[1]) or any(
+                self._overlap(self.follow[position]) for position in range(start, len(self.sets))
+            ):
+                raise ValueError(_TWO_WAYS)
             self.inside = 0
         return whole
-
-    def _check_loop(self, whole: _Part, positions: range) -> None:
-        """One way at most: into the repeat, and on from each position in it."""
-        for ways in [whole[1], *(self.follow[position] for position in positions)]:
-            seen: set[str] = set()
-            for position in ways:
-                if not seen.isdisjoint(self.sets[position]):
-                    raise ValueError(
-                        "stop pattern: an endless repeat can take the same text in two ways; "
-                        "it may run too long"
-                    )
-                seen |= self.sets[position]
 
     def _chars(self, op: Any, arg: Any, add: int, drop: int) -> frozenset[str]:
         key = (id(arg) if op is _constants.IN else hash((op, arg)), add, drop)
