@@ -11,10 +11,11 @@ import pytest
 from tests.e2e.parity_scheduler import by_hand, frame, next_event
 from tests.e2e.test_lifecycle import until
 from tests.e2e.test_placements import placed
-from tests.http_client import call
+from tests.http_client import Client, call
 
 TEXT = "internal error: malformed scheduler output frame"
 DONE = {"type": "length", "length": 6}
+NAN = float("nan")
 
 
 def columns(rids):
@@ -52,6 +53,9 @@ BAD = {
     "negative length": replaced(3, lambda n: [2] * (n - 1) + [-2]),
     "length is no number": replaced(3, lambda n: ["2"] * n),
     "finish is no object": replaced(1, lambda n: ["stop"] * n),
+    "finish holds no JSON number": replaced(1, lambda n: [{"type": "length", "length": NAN}] * n),
+    "finish holds bytes": replaced(1, lambda n: [None] * (n - 1) + [{"type": b"length"}]),
+    "finish has a key that is no string": replaced(1, lambda n: [{b"type": "stop"}] * n),
     "logprobs without data": replaced(6, lambda n: [1] * n),
     "extras of another batch": replaced(7, lambda n: [0] * (n + 1)),
     "positions that do not add up": replaced(9, lambda n: [1]),
@@ -164,6 +168,51 @@ def test_rids_before_the_damage_are_still_read(run):
     assert first.answer().status == 500
     run.push((second_rid, "fine", DONE))
     assert second.answer().json()["text"] == "fine"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b"\xc1", id="no msgpack"),
+        pytest.param(b"", id="empty"),
+        pytest.param(msgpack.packb({"internal_state": {"token_usage": NAN}}), id="NaN"),
+        pytest.param(
+            msgpack.packb({"internal_state": {"memory_usage": {"weight": NAN}}}), id="deep NaN"
+        ),
+    ],
+)
+@pytest.mark.xfail(reason="an unreadable control answer ends the core", strict=True)
+def test_a_malformed_control_answer_ends_only_its_request(run, payload):
+    other, rid = run.open("one", stream=False)
+    asks = Client(run.address)
+    run.clients.append(asks)
+    asks.request("GET", "/server_info")
+    message = run.take()[0]
+    assert message[0] == "GetInternalStateReq"
+    assert run.server.push_control_result(message[1], payload) is True
+    run.push((rid, "fine", DONE))
+    assert asks.answer().status in (200, 500)
+    assert other.answer().json()["text"] == "fine"
+    assert run.total("resets") == 0
+
+
+def test_a_request_the_scheduler_cannot_read_is_400(run):
+    other, other_rid = run.open("other", stream=False)
+    unary, rid = run.open("unary", stream=False)
+    stream, stream_rid = run.open("stream")
+    run.push((stream_rid, "x", None))
+    stream.head()
+    assert next_event(stream)["text"] == "x"
+    reason = "invalid request: Expected `int`, got `str` - at `$.priority`"
+    assert run.server.push_error(rid, reason) is True
+    assert run.server.push_error(stream_rid, reason) is True
+    assert run.server.push_error("nobody", reason) is True
+    answer = unary.answer()
+    assert (answer.status, answer.json()["error"]) == (400, {"message": reason, "code": 400})
+    assert next_event(stream)["error"]["message"] == reason
+    assert next_event(stream) == "[DONE]"
+    run.push((other_rid, "fine", DONE))
+    assert other.answer().json()["text"] == "fine"
 
 
 def test_a_frame_of_nobody_is_no_frame(run):

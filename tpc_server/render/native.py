@@ -8,6 +8,7 @@ head + text + ids + a middle that stays the same + a counter.
 from __future__ import annotations
 
 import json
+from types import NoneType
 from typing import Any, Final
 
 from ..text.escape import json_escape
@@ -33,6 +34,20 @@ def to_json(value: Any) -> bytes:
         text = text.replace("\x85", "\\u0085").replace("\u2028", "\\u2028")
         text = text.replace("\u2029", "\\u2029")
     return text.encode("utf-8", "replace")
+
+
+def renders(reason: dict[Any, Any]) -> bool:
+    """Whether JSON can say a finish reason: a scheduler's NaN or bytes must not get further."""
+    for key, item in reason.items():
+        if type(key) is not str or type(item) not in (str, int, bool, NoneType):
+            break
+    else:
+        return True
+    try:
+        to_json(reason)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def json_string(text: str) -> bytes:

@@ -90,6 +90,11 @@ class StepLoop:
             except MalformedFrame as error:
                 self._malformed(error.rids)
                 return
+            if batch.finish_reasons.count(None) != batch.n:
+                for reason in batch.finish_reasons:
+                    if reason is not None and not native.renders(reason):
+                        self._malformed(batch.rids)
+                        return
             self.on_batch(batch)
         elif kind == wire.CONTROL_RESULT:
             self.on_control(key.decode(), payload)
