@@ -178,6 +178,10 @@ def test_stop_trim(name, blob, skip, cuts, keep_stop, pick):
     frames = frames_of(ids, cuts)
     state = Detok(case.table, skip, True, False, True)
     deltas = streamed(state, frames, matched=stop, no_stop_trim=keep_stop)
+    plain = Detok(case.table, skip, True, False, False)
+    again = [plain.step(frame) for frame in frames[:-1]]
+    history = [i for frame in frames[:-1] for i in frame]
+    assert deltas == [*again, plain.finish(frames[-1], stop, keep_stop, history)]
     sent = "".join(deltas[:-1])
     assert whole.startswith(sent)
     assert sent + deltas[-1] == (trimmed if len(trimmed) > len(sent) else sent)

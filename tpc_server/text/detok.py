@@ -45,7 +45,17 @@ class Detok:
     telling this object.
     """
 
-    __slots__ = ("_first", "_mask", "_parts", "_strip", "_table", "_tail", "clean", "held")
+    __slots__ = (
+        "_context",
+        "_first",
+        "_mask",
+        "_parts",
+        "_strip",
+        "_table",
+        "_tail",
+        "clean",
+        "held",
+    )
 
     def __init__(
         self,
@@ -57,6 +67,7 @@ class Detok:
     ) -> None:
         self._table = table
         self._mask = SPECIAL | MISSING if skip_special else MISSING
+        self._context = has_context
         self._tail = b""
         self._parts: list[str] | None = [] if keep_text else None
         self.held = ""
@@ -83,13 +94,20 @@ class Detok:
         return send
 
     def finish(
-        self, ids: Sequence[int], matched: Matched = None, no_stop_trim: bool = False
+        self,
+        ids: Sequence[int],
+        matched: Matched = None,
+        no_stop_trim: bool = False,
+        history: Sequence[int] | None = None,
     ) -> str:
         """The text to send for the last frame, stop trimmed; what was sent is never taken back.
 
         ``matched``: the finish reason's value. An id (0 too) is dropped from the end of ``ids``
         before decoding; a string cuts the whole text at its first occurrence (with
         ``no_stop_trim`` right after it); a list or ``None`` changes nothing.
+
+        The whole text is known with ``keep_text``, or from ``history``: all ids before this frame.
+        Whoever keeps those may take the fast path in spite of stop strings.
         """
         if ids and not no_stop_trim and type(matched) is int:
             ids = ids[:-1]
@@ -98,15 +116,23 @@ class Detok:
         self.held = ""
         self.clean = False
         if type(matched) is str:
-            if self._parts is not None:
-                self._parts.append(text)
-                whole = "".join(self._parts)
+            if self._parts is not None or history is not None:
+                if self._parts is not None:
+                    self._parts.append(text)
+                    whole = "".join(self._parts)
+                else:
+                    whole = self._again([*(history or ()), *ids])
                 end = stop_cut(whole, matched, no_stop_trim)
                 unsent = whole[len(whole) - len(unsent) : end]
             else:
                 unsent = unsent[: stop_cut(unsent, matched, no_stop_trim)]
         self._parts = None
         return unsent
+
+    def _again(self, ids: Sequence[int]) -> str:
+        """The whole text of these ids, as this request's text began."""
+        state = Detok(self._table, self._mask != MISSING, True, self._context, False)
+        return state.finish(ids)
 
     def _send_printable(self, text: str) -> str:
         """Adds ``text``, which ends in U+FFFD or before unresolved bytes, and takes what may go.
