@@ -34,21 +34,11 @@ CONNECTION_EXPECTED = {
     "READING": {
         "BYTES": "READING",
         "REQUEST": "WAITING",
-        "ANSWERED_CLOSE": "DRAINING",
-        "READ_TIMEOUT": "DRAINING",
         "PEER_EOF": "DRAINING",
         **_BROKEN,
     },
     "WAITING": {
         "BYTES": "WAITING",
-        "HEAD_SENT": "STREAMING",
-        "ANSWERED": "OPEN_IDLE",
-        "ANSWERED_CLOSE": "DRAINING",
-        "PEER_EOF": "HALF_CLOSED",
-        **_BROKEN,
-    },
-    "STREAMING": {
-        "BYTES": "STREAMING",
         "ANSWERED": "OPEN_IDLE",
         "ANSWERED_CLOSE": "DRAINING",
         "PEER_EOF": "HALF_CLOSED",
@@ -63,7 +53,6 @@ CONNECTION_EXPECTED = {
     },
     "HALF_CLOSED": {
         "REQUEST": "HALF_CLOSED",
-        "HEAD_SENT": "HALF_CLOSED",
         "ANSWERED": "HALF_CLOSED",
         "ANSWERED_CLOSE": "DRAINING",
         "PEER_EOF": "DRAINING",
@@ -196,18 +185,18 @@ def test_a_request_ends_once(path: str) -> None:
     ("path", "end"),
     [
         # keep-alive, then pipelining: the second request's bytes come early and are fed in turn
-        ("BYTES REQUEST ANSWERED BYTES BYTES REQUEST HEAD_SENT ANSWERED", "OPEN_IDLE"),
-        ("BYTES REQUEST BYTES HEAD_SENT BYTES ANSWERED BYTES REQUEST", "WAITING"),
+        ("BYTES REQUEST ANSWERED BYTES BYTES REQUEST ANSWERED", "OPEN_IDLE"),
+        ("BYTES REQUEST BYTES BYTES ANSWERED BYTES REQUEST", "WAITING"),
         ("BYTES REQUEST ANSWERED_CLOSE FLUSHED", "CLOSED"),
         # the peer half-closes behind two pipelined requests: both are answered
-        ("BYTES REQUEST PEER_EOF ANSWERED REQUEST HEAD_SENT ANSWERED_CLOSE FLUSHED", "CLOSED"),
+        ("BYTES REQUEST PEER_EOF ANSWERED REQUEST ANSWERED_CLOSE FLUSHED", "CLOSED"),
         # ... or behind one and a half
         ("BYTES REQUEST PEER_EOF ANSWERED PEER_EOF FLUSHED", "CLOSED"),
-        ("BYTES REQUEST HEAD_SENT PEER_EOF RESET", "CLOSED"),
+        ("BYTES REQUEST PEER_EOF RESET", "CLOSED"),
         ("BYTES PEER_EOF FLUSHED", "CLOSED"),
         ("IDLE_TIMEOUT FLUSHED", "CLOSED"),
-        ("BYTES READ_TIMEOUT BYTES IDLE_TIMEOUT", "CLOSED"),
-        ("BYTES REQUEST HEAD_SENT ERROR", "CLOSED"),
+        ("BYTES REQUEST ANSWERED_CLOSE BYTES IDLE_TIMEOUT", "CLOSED"),
+        ("BYTES REQUEST ERROR", "CLOSED"),
         ("SHUTDOWN FLUSHED", "CLOSED"),
     ],
 )
@@ -219,8 +208,7 @@ def test_lives_of_a_connection(path: str, end: str) -> None:
     "path",
     [
         "BYTES REQUEST REQUEST",  # a second request before the first was answered
-        "BYTES HEAD_SENT",  # an answer to nothing
-        "BYTES REQUEST HEAD_SENT HEAD_SENT",
+        "BYTES ANSWERED",  # an answer to nothing
         "BYTES REQUEST IDLE_TIMEOUT",  # a generation may take long
         "BYTES REQUEST PEER_EOF BYTES",  # nothing comes after FIN
         "BYTES REQUEST ANSWERED_CLOSE ANSWERED",
@@ -234,7 +222,7 @@ def test_what_a_connection_must_not_do(path: str) -> None:
 
 def test_the_coupling_names_real_states_and_legal_events() -> None:
     modules = {"request": request, "connection": connection}
-    answering = {"WAITING", "STREAMING", "HALF_CLOSED"}
+    answering = {"WAITING", "HALF_CLOSED"}
     for when, state, then, events in connection.COUPLING:
         assert state in modules[when].STATES
         for event in events.split(", "):

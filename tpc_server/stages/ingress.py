@@ -206,6 +206,7 @@ class IngressStage:
             self._peer_eof(conn)
             return
         if conn.linger or conn.close_after:
+            self._step(conn, connection.BYTES)  # thrown away
             return
         if conn.state == connection.OPEN_IDLE:
             self._step(conn, connection.BYTES)
@@ -283,7 +284,8 @@ class IngressStage:
         conn.inflight = False
         self.inflight -= 1
         self.counters.inflight = self.inflight
-        if close or self.draining and not conn.queue:
+        last = not conn.queue and (self.draining or conn.eof)
+        if close or last:
             self._step(conn, connection.ANSWERED_CLOSE)
             self._close(conn)
             return
@@ -294,9 +296,6 @@ class IngressStage:
             self._next(conn)
             if len(conn.queue) <= _MAX_PIPELINED // 2:
                 self._want(conn, reactor.IN | reactor.RDHUP)
-        elif conn.eof or conn.close_after:
-            self._step(conn, connection.ERROR if conn.eof else connection.SHUTDOWN)
-            self._close(conn)
         elif conn.parser.started:
             self._step(conn, connection.BYTES)
             conn.deadline_ns = self._now_ns + self.setup.header_timeout_ns
@@ -319,9 +318,11 @@ class IngressStage:
     def _timed_out(self, conn: Connection) -> None:
         conn.deadline_ns = 0
         if conn.linger:
+            self._step(conn, connection.IDLE_TIMEOUT)
             self._drop(conn)
         elif conn.inflight:
-            self._reset(conn)  # its answer was lost with another core
+            self._step(conn, connection.ERROR)  # its answer was lost with another core
+            self._reset(conn)
         elif conn.state == connection.READING:
             self._refuse(conn, HttpError(408, "the request took too long to arrive"))
         elif conn.state == connection.OPEN_IDLE:
