@@ -54,11 +54,11 @@ class Choice:
 
 
 def _only_ours(ours: Any, theirs: Any) -> bool:
-    return theirs == MISSING and ours != MISSING
+    return bool(theirs == MISSING and ours != MISSING)
 
 
 def _only_theirs(ours: Any, theirs: Any) -> bool:
-    return ours == MISSING and theirs != MISSING
+    return bool(ours == MISSING and theirs != MISSING)
 
 
 def _of_prefill(ours: Any, theirs: Any) -> bool:
@@ -86,7 +86,8 @@ CHOICES: tuple[Choice, ...] = (
     ),
     Choice(
         "prompt-token-ids", "`return_prompt_token_ids`", "accepted, nothing in the answer",
-        "`prompt_token_ids`", "`prompt_token_ids`", "as Python; a field that is accepted is honoured",
+        "`prompt_token_ids`", "`prompt_token_ids`",
+        "as Python; a field that is accepted is honoured",
         allowed=(Allowed(RUST, "input_ids", r"\[0\]\.prompt_token_ids", _only_ours),),
     ),
     Choice(
@@ -135,7 +136,8 @@ CHOICES: tuple[Choice, ...] = (
         "U+FFFD", "as Python", proof=_CHOICES + "test_a_cut_character_is_shown",
     ),
     Choice(
-        "special-tokens", "`skip_special_tokens: false`", "ignored (main)", "honoured", "honoured",
+        "special-tokens", "`skip_special_tokens: false`", "ignored in its newer source",
+        "honoured", "honoured",
         "as Python", proof=_CHOICES + "test_special_tokens_are_shown_on_request",
     ),
     Choice(
@@ -207,7 +209,8 @@ CHOICES: tuple[Choice, ...] = (
     ),
     Choice(
         "oov", "a token id outside the vocabulary", "400", "ends the whole server", "400",
-        "as Rust; the text names the id and the range", proof=_CHOICES + "test_refused_as_rust_does",
+        "as Rust; the text names the id and the range",
+        proof=_CHOICES + "test_refused_as_rust_does",
     ),
     Choice(
         "empty-stop", "an empty stop string", "-", "matches the first token", "400",
@@ -310,7 +313,8 @@ CHOICES: tuple[Choice, ...] = (
     # -- towards the scheduler -------------------------------------------------------
     Choice(
         "wire-rid", "rid on the wire", "the client's with a suffix; the server's own without",
-        "as given", "every rid with a suffix", "no rid is ever the start of another one",
+        "as given", "every client's request with a suffix",
+        "no rid is ever the start of another one",
         proof="tests/e2e/test_parity.py::test_wire_rids",
     ),
 )  # fmt: skip
@@ -329,7 +333,6 @@ def rows_for(side: str, name: str, path: str, ours: Any, theirs: Any) -> list[st
 
 # Recorded answers that nothing is compared with, and why.
 WITHOUT_PAIR: dict[str, str] = {
-    "/health": "no body; the status is compared",
     "/server_info": "recorded cut off, and an allow-list of our own arguments is ours to choose",
     "/metrics": "route of later work",
     "/v1/loads": "route of later work",

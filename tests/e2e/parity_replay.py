@@ -58,6 +58,11 @@ def _twin(prompt: dict[str, Any], params: dict[str, Any], **more: Any) -> dict[s
     return {**prompt, "sampling_params": params, **more}
 
 
+NATIVE = (
+    "plain", "logprobs", "top", "tokids", "stream_top", "hidden", "batch", "input_ids", "zero",
+    "stopstr", "stopstr_notrim", "stopid", "regex", "long120",
+)  # fmt: skip
+
 # Requests of routes that later work adds: the same engine request, asked through /generate.
 TWINS: dict[str, dict[str, Any]] = {
     "chat": _twin({"input_ids": _CHAT_IDS}, {**_GREEDY, "max_new_tokens": 5}),
@@ -118,11 +123,7 @@ def body_of(row: dict[str, Any]) -> Any:
 def exchanges() -> list[Exchange]:
     """The requests that reached the scheduler, in the order of the recording."""
     rows = answers()
-    native = (
-        "plain logprobs top tokids stream_top hidden batch input_ids zero stopstr stopstr_notrim"
-        " stopid regex long120"
-    ).split()
-    made = [Exchange(n, body=body_of(rows[n])) for n in native]
+    made = [Exchange(n, body=body_of(rows[n])) for n in NATIVE]
     made += [Exchange(n, body=body) for n, body in TWINS.items()]
     made += [Exchange(n, body=body) for n, body in ABORTED.items()]
     for name in ("abort_queued", "abort_run"):
@@ -244,9 +245,9 @@ def play(server: Any, address: Any, frames: list[dict[str, Any]]) -> tuple[
             continue
         if recorded["decoded"][0] in LATER_MESSAGES:
             continue
-        closes_probe = recorded["decoded"][RID].startswith("HEALTH") and recorded["decoded"][
-            0
-        ] == "AbortReq"
+        closes_probe = (
+            recorded["decoded"][RID].startswith("HEALTH") and recorded["decoded"][0] == "AbortReq"
+        )
         if not open_messages and not closes_probe:
             exchange = next(todo)
             playback.send(exchange)

@@ -6,17 +6,17 @@ pushed by hand, which is what tests of full rings and bad frames need.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import msgpack
 
 from tests import tiny_tokenizer
 from tests.http_client import Client
-
-LENGTH = {"type": "length", "length": 0}
 
 
 class ByHand:
@@ -62,25 +62,23 @@ class ByHand:
         assert message[0] == "TokenizedGenerateReqInput" and message[1].startswith(rid)
         return client, message[1]
 
-    def push(self, *rows: tuple[str, str, Any]) -> bool:
-        """One plain frame of (wire rid, text, finish reason) rows."""
+    def push(self, *rows: tuple[str, Any, Any]) -> bool:
+        """One plain frame of (wire rid, text, bytes or ids, finish reason) rows."""
         return bool(self.server.push_batch(*frame(rows)))
 
 
-def frame(rows: Sequence[tuple[str, str, Any]]) -> tuple[bytes, list[Any]]:
-    """Header and data of a plain frame over the byte tokenizer; each row had 3 prompt tokens."""
-    ids = [row[1].encode() for row in rows]
+def frame(rows: Sequence[tuple[str, Any, Any]]) -> tuple[bytes, list[Any]]:
+    """Header and data of a plain frame over the byte tokenizer, whose ids are bytes."""
+    ids = [row[1].encode() if isinstance(row[1], str) else row[1] for row in rows]
     header = [
         [row[0] for row in rows], [row[2] for row in rows], [3] * len(rows),
         [len(i) for i in ids], [0] * len(rows), [0] * len(rows),
     ]  # fmt: skip
-    return msgpack.packb(header), [array("q", list(b"".join(ids))).tobytes()]
+    return msgpack.packb(header), [array("q", chain.from_iterable(ids)).tobytes()]
 
 
 def next_event(client: Client) -> Any:
     """The next event of a stream whose head has been read."""
-    import json
-
     data = client.chunk()
     assert data.startswith(b"data: ") and data.endswith(b"\n\n"), data
     return "[DONE]" if data == b"data: [DONE]\n\n" else json.loads(data[6:])

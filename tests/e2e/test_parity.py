@@ -38,8 +38,8 @@ from tests.e2e.test_lifecycle import until
 from tests.e2e.test_placements import placed
 from tests.http_client import call
 from tpc_server import ModelConfig, Options, Server, ServerArgs
-from tpc_server.boundary.messages import GENERATE as FIELDS
 from tpc_server.bootstrap.fetch import fetch_pypi
+from tpc_server.boundary.messages import GENERATE as FIELDS
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
@@ -49,7 +49,6 @@ ANSWERS = answers()
 REFUSED = ("bad", "badtype", "toolong", "toolong2", "oov", "empty", "none")
 INFO = ("/model_info", "/v1/models")
 PLAYED = tuple(exchange.name for exchange in exchanges())
-NATIVE = tuple(n for n in PLAYED if (ANSWERS[n]["path"] or "/generate") == "/generate")
 
 
 @pytest.fixture(scope="session")
@@ -272,7 +271,8 @@ def test_routes_of_later_work_get_the_recorded_text(played, name):
             c["delta"].get("content") or "" for e in theirs for c in e["choices"]
         )  # fmt: skip
         assert ours[-1]["text"] == text
-        assert ours[-1]["meta_info"]["completion_tokens"] == theirs[-1]["usage"]["completion_tokens"]
+        usage = theirs[-1]["usage"]
+        assert ours[-1]["meta_info"]["completion_tokens"] == usage["completion_tokens"]
         return
     items = ours[0] if isinstance(ours[0], list) else ours
     shown = [c.get("text", c.get("message", {}).get("content")) for c in theirs[0]["choices"]]

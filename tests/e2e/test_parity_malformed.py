@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 
 import msgpack
@@ -229,8 +228,7 @@ def test_a_frame_of_nobody_is_no_frame(run):
 def test_an_id_outside_the_vocabulary_is_no_malformed_frame(run):
     """The scheduler's own affair: such an id shows as nothing, the step's others as they are."""
     client, rid = run.open("one", stream=False)
-    header = msgpack.packb([[rid], [DONE], [3], [3], [0], [0]])
-    assert run.server.push_batch(header, [struct.pack("<3q", 97, 10**6, 98)])
+    run.push((rid, [97, 10**6, 98], DONE))
     body = client.answer().json()
     assert body["text"] == "ab" and body["output_ids"] == [97, 10**6, 98]
     assert call(run.address, "GET", "/v1/models").status == 200

@@ -1,0 +1,60 @@
+"""The tables of docs/COMPATIBILITY.md are the ones the parity tests use. Owner: pytest."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.e2e.parity_choices import CHOICES, MESSAGES_WITHOUT_PAIR, RECORDED, WITHOUT_PAIR
+
+ROOT = Path(__file__).parents[2]
+DOC = ROOT / "docs" / "COMPATIBILITY.md"
+PART = re.compile(r"(<!-- (choices|answers|messages) -->\n).*?(<!-- end -->)", re.S)
+
+
+def row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return row(*head) + "|" + "---|" * len(head) + "\n" + "".join(row(*cells) for cells in rows)
+
+
+def printed(part: str) -> str:
+    if part == "choices":
+        return table(
+            ("What", "Rust", "Python", "Ours", "Why", "Shown by"),
+            [
+                (c.what, c.rust, c.python, c.ours, c.why, c.proof.rpartition("/")[2])
+                for c in CHOICES
+            ],
+        )
+    rows = WITHOUT_PAIR if part == "answers" else MESSAGES_WITHOUT_PAIR
+    return table(("Recorded", "Why"), [(f"`{name}`", why) for name, why in rows.items()])
+
+
+def refreshed(text: str) -> str:
+    """The page with its tables as the code gives them now."""
+    return PART.sub(lambda m: m.group(1) + printed(m.group(2)) + m.group(3), text)
+
+
+def test_tables_are_fresh():
+    text = DOC.read_text(encoding="utf-8")
+    assert len(PART.findall(text)) == 3
+    assert text == refreshed(text), "run: python -m tests.e2e.test_parity_doc"
+
+
+def test_every_choice_has_a_proof():
+    assert len({c.key for c in CHOICES}) == len(CHOICES)
+    for choice in CHOICES:
+        assert (choice.proof == RECORDED) == bool(choice.allowed), choice.key
+        if choice.proof == RECORDED:
+            continue
+        path, _, name = choice.proof.partition("::")
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        assert name in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, choice.proof
+
+
+if __name__ == "__main__":
+    DOC.write_text(refreshed(DOC.read_text(encoding="utf-8")), encoding="utf-8")
