@@ -22,8 +22,10 @@ can still be reached (nothing spins for ever whatever the schedule).
 
 from __future__ import annotations
 
+import gc
+import itertools
 from array import array
-from typing import Any
+from typing import Any, Final
 
 from tests.interleave.tso import (
     BARRIER,
@@ -36,9 +38,11 @@ from tests.interleave.tso import (
     Store,
 )
 
-
 State = tuple[int, ...]
 """(memory, events bit mask, then for each side: buffer, node)"""
+
+
+UNKNOWN: Final = object()
 
 
 class Violation(AssertionError):
@@ -69,6 +73,7 @@ class Explorer:
         self.memories = Interner()
         self.buffers = Interner()
         self.buffers.number(())
+        self._steps: list[dict[tuple[int, int, int, int], Any]] = [{} for _ in sides]
         self._flushed: dict[tuple[int, int, int], tuple[int, int]] = {}
         self._watched: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._loaded: dict[tuple[int, int, int, int], bytes] = {}
@@ -85,8 +90,20 @@ class Explorer:
     def ends(self) -> int:
         return len(self.end_states)
 
-    def run(self, check_progress: bool = True) -> int:
-        """Visits every reachable state; their number. Raises Violation."""
+    def run(self) -> int:
+        """Visits every reachable state; their number. Raises Violation.
+
+        Raises RuntimeError beyond `max_states`: nothing is proven then.
+        """
+        collecting = gc.isenabled()
+        gc.disable()  # millions of tuples that refer to nothing but numbers
+        try:
+            return self._search()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _search(self) -> int:
         index: dict[State, int] = {self.start: 0}
         order: list[State] = [self.start]
         parent = array("q", [-1])
@@ -119,14 +136,12 @@ class Explorer:
                     order.append(new)
                     parent.append(here)
                     todo.append(there)
-                if check_progress:
-                    edge_from.append(here)
-                    edge_to.append(there)
+                edge_from.append(here)
+                edge_to.append(there)
         self.states = len(order)
-        if check_progress:
-            stray = _cannot_reach(ends, len(order), edge_from, edge_to)
-            if stray is not None:
-                raise self._violation("no end can be reached", order, parent, stray)
+        stray = _cannot_reach(ends, len(order), edge_from, edge_to)
+        if stray is not None:
+            raise self._violation("no end can be reached", order, parent, stray)
         return len(order)
 
     def successors(self, state: State) -> list[State]:
@@ -134,38 +149,48 @@ class Explorer:
         out: list[State] = []
         memory, events = state[0], state[1]
         at = 2
-        for number, side in enumerate(self.sides):
+        for number in range(len(self.sides)):
             buffer, node = state[at], state[at + 1]
-            before, after = state[2:at], state[at + 2 :]
-            at += 2
             if buffer:
                 for length in self._offers(state, number) if self.lazy else (1,):
                     new_memory, new_buffer = self._flush(memory, buffer, length)
-                    out.append((new_memory, events, *before, new_buffer, node, *after))
-            kind, where, size = side.actions[node]
-            result: Any = None
-            new_memory = memory
-            new_events = events
-            if kind == LOAD:
-                result = self._load(memory, buffer, where, size)
-            elif kind == DONE or (kind == EVENT_WAIT and not events >> where & 1):
-                continue
-            elif kind in (BARRIER, EVENT_WRITE):
-                if buffer:
-                    if not self.lazy:
-                        continue
-                    new_memory, buffer = self._flush(memory, buffer, -1)
-                if kind == EVENT_WRITE:
-                    new_events |= 1 << where
-            elif kind == EVENT_READ:
-                new_events &= ~(1 << where)
-            stores, node = side.step(node, result)
-            while side.actions[node][0] == BARRIER and not buffer and not stores:
-                stores, node = side.step(node, None)
-            if stores:
-                buffer = self._append(buffer, stores)
-            out.append((new_memory, new_events, *before, buffer, node, *after))
+                    out.append((new_memory, events, *state[2:at], new_buffer, *state[at + 1 :]))
+            key = (memory, events, buffer, node)
+            cache = self._steps[number]
+            step = cache.get(key, UNKNOWN)
+            if step is UNKNOWN:
+                step = cache[key] = self._step(number, *key)
+            if step is not None:
+                out.append((step[0], step[1], *state[2:at], step[2], step[3], *state[at + 2 :]))
+            at += 2
         return out
+
+    def _step(
+        self, number: int, memory: int, events: int, buffer: int, node: int
+    ) -> tuple[int, int, int, int] | None:
+        """One side's pending action: (memory, events, buffer, node) after it, None: it waits."""
+        side = self.sides[number]
+        kind, where, size = side.actions[node]
+        result: Any = None
+        if kind == LOAD:
+            result = self._load(memory, buffer, where, size)
+        elif kind == DONE or (kind == EVENT_WAIT and not events >> where & 1):
+            return None
+        elif kind in (BARRIER, EVENT_WRITE):
+            if buffer:
+                if not self.lazy:
+                    return None
+                memory, buffer = self._flush(memory, buffer, -1)
+            if kind == EVENT_WRITE:
+                events |= 1 << where
+        elif kind == EVENT_READ:
+            events &= ~(1 << where)
+        stores, node = side.step(node, result)
+        while side.actions[node][0] == BARRIER and not buffer and not stores:
+            stores, node = side.step(node, None)
+        if stores:
+            buffer = self._append(buffer, stores)
+        return memory, events, buffer, node
 
     def _offers(self, state: State, number: int) -> tuple[int, ...]:
         """How many of a side's buffered stores may go to memory as one step, here."""
@@ -247,11 +272,10 @@ class Explorer:
             here = parent[here]
         path.reverse()
         lines = [what]
-        for before, after in zip(path, path[1:], strict=False):
+        for before, after in itertools.pairwise(path):
             lines.append("  " + self._describe(before, after))
         for number, side in enumerate(self.sides):
-            node = path[-1][3 + 2 * number]
-            lines.append(f"  at the end: {side.describe(node)}, next {side.actions[node]}")
+            lines.append(f"  at the end: {side.describe(path[-1][3 + 2 * number])}")
         return Violation("\n".join(lines))
 
     def _describe(self, before: State, after: State) -> str:

@@ -6,6 +6,8 @@ take 8 + 8 + 3 bytes rounded up to 24. A run that returns has visited every stat
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.interleave.scenarios import Message, World, message
@@ -17,7 +19,7 @@ def messages(*sizes: tuple[int, int]) -> list[Message]:
     return [message(number, payload, key) for number, (payload, key) in enumerate(sizes)]
 
 
-POLLED = {
+POLLED: dict[str, tuple[list[Message], dict[str, Any]]] = {
     # Six records of 16 bytes in 64: the ring is full, empty, and wraps exactly at its end.
     "wrap": (messages(*[(8, 0)] * 6), {"batch": 1}),
     "wrap in batches": (messages(*[(8, 0)] * 6), {"batch": 3}),

@@ -34,7 +34,9 @@ def outcomes(programs: Sequence[Program], lazy: bool) -> set[tuple[tuple[int, ..
 
     def remember(state: tuple[int, ...]) -> bool:
         if ended(state):
-            found.add(tuple(side.result(node) for side, node in zip(sides, state[3::2])))
+            found.add(
+                tuple(side.result(node) for side, node in zip(sides, state[3::2], strict=True))
+            )
         return ended(state)
 
     explorer.ended = remember  # type: ignore[method-assign]
@@ -128,14 +130,6 @@ def test_an_event_that_nobody_writes_is_a_stuck_schedule(lazy):
 
 
 def test_spinning_for_ever_is_a_violation():
-    def spinner(words: ModelWords, lock: ModelBarrier, event: ModelEvent) -> tuple[int, ...]:
-        while not words[X]:
-            pass
-        return ()
-
-    with pytest.raises(RuntimeError, match="states"):
-        outcomes([spinner], True)  # one endless operation has endlessly many places
-
     recorder = Recorder()
     words = ModelWords(recorder, 8)
     side = Side(

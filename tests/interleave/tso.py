@@ -13,7 +13,7 @@ log stands for all its local variables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 LOAD: Final = "load"
@@ -22,6 +22,9 @@ EVENT_WRITE: Final = "event write"
 EVENT_READ: Final = "event read"
 EVENT_WAIT: Final = "event wait"
 DONE: Final = "done"
+
+WILD: Final = 4096
+"""No record of a model run is this long: a copy of so many bytes followed a torn header."""
 
 Action = tuple[str, int, int]
 """(kind, address or event number, bytes)"""
@@ -101,6 +104,8 @@ class ModelBytes:
 
 
 def _words_of(span: slice) -> list[tuple[int, int]]:
+    if not 0 <= span.start <= span.stop <= span.start + WILD:
+        raise IndexError(f"wild access to {span}")
     out: list[tuple[int, int]] = []
     at = span.start
     while at < span.stop:
@@ -195,7 +200,7 @@ class Side:
         name: str,
         recorder: Recorder,
         state: Any,
-        operations: dict[str, Callable[[Any], str | None]],
+        operations: Mapping[str, Callable[[Any], str | None]],
         first: str,
         once: frozenset[str] = frozenset(),
     ) -> None:
@@ -265,7 +270,10 @@ class Side:
 
     def describe(self, node: int) -> str:
         pc, _, log = self._keys[node]
-        return f"{self.name} in {pc}, {len(log)} accesses done"
+        if pc is None:
+            return f"{self.name} has ended"
+        kind, where, _ = self.actions[node]
+        return f"{self.name} in {pc} after {len(log)} accesses, next: {kind} {where}"
 
 
 # Counters that no decision reads: leaving them out merges states that behave alike.
