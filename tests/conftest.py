@@ -138,4 +138,4 @@ def gil_is_on() -> bool:
     return True if check is None else bool(check())
 
 
-_ALLOWED = pytest.StashKey[list[tuple[str, str]]]()
+_ALLOWED = pytest.StashKey[Sequence[tuple[str, str]]]()

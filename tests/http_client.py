@@ -71,7 +71,9 @@ class Client:
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> None:
         """Send one request; `body` is JSON or bytes."""
-        raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        raw = (
+            b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        )
         lines = [f"{method} {path} HTTP/1.1", "Host: test"]
         if raw or method in ("POST", "PUT"):
             lines.append(f"Content-Length: {len(raw)}")

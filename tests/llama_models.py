@@ -82,7 +82,8 @@ class TinyModel:
             gate = h @ w[f"{i}.gate"].T
             x = x + (gate / (1 + np.exp(-gate)) * (h @ w[f"{i}.up"].T)) @ w[f"{i}.down"].T
         head_weight = w["embed"] if self.tied else w["head"]
-        return self._norm(x, w["norm"]) @ head_weight.T
+        found: np.ndarray[Any, Any] = self._norm(x, w["norm"]) @ head_weight.T
+        return found
 
     def greedy(self, ids: Sequence[int], count: int) -> list[int]:
         """The next `count` likeliest ids, each after all before it (no end at eos)."""
@@ -157,8 +158,10 @@ class TinyModel:
             found["output.weight"] = self.w["head"]
         if self.factors is not None:
             found["rope_freqs.weight"] = self.factors
-        names = {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate",
-                 "up": "ffn_up", "down": "ffn_down"}  # fmt: skip
+        names = {
+            "q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output",
+            "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+        }  # fmt: skip
         for i in range(self.n_layers):
             found[f"blk.{i}.attn_norm.weight"] = self.w[f"{i}.attn_norm"]
             found[f"blk.{i}.ffn_norm.weight"] = self.w[f"{i}.ffn_norm"]

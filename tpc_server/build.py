@@ -94,7 +94,9 @@ class StageSet:
         stage.egress_stage = self.egress if egress_core == index else None
         stage.egress_port = self._port("egress", egress_core)
         stage.detok_port = self._port("detok", route(plan, "detok", index))
-        stage.peers = {c: self._port("ingress", c) for c in plan.stage_cores("ingress") if c != index}
+        stage.peers = {
+            c: self._port("ingress", c) for c in plan.stage_cores("ingress") if c != index
+        }
         words = ends.words
         at = {c: link.counters_at(c) + CONNECTIONS for c in plan.stage_cores("ingress")}
         stage.loads = _Loads(words, at)

@@ -147,7 +147,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     g = p.add_argument_group("logs")
     g.add_argument("--log-level", default="info",
-                   choices=("debug", "info", "warning", "error"), help="least level written")  # fmt: skip
+                   choices=("debug", "info", "warning", "error"), help="least level")  # fmt: skip
     g.add_argument("--log-format", default="text", choices=("text", "json"), help="line format")
     g.add_argument("--require-free-threading", action="store_true",
                    help="end instead of serving with the GIL on")  # fmt: skip

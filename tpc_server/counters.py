@@ -8,29 +8,57 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-NAMES: Final = (
-    "heartbeat_ns", "connections", "live_requests", "inflight", "loops", "waits", "wakeups",
-    "doorbells_written", "doorbells_saved", "frames", "rows", "rows_stale", "sends",
-    "bytes_out", "blocked", "requests", "answers", "aborts", "errors", "accepted",
-    "encoded", "malformed", "resets", "spin_hits", "blocked_ns",
-)  # fmt: skip
-CONNECTIONS: Final = NAMES.index("connections")
-WORDS: Final = 64  # 64-bit words of shared memory per core: whole cache lines, room to grow
-
 
 class Counters:
-    """What one core did since it started."""
+    """What one core did since it started; gauges are marked (now)."""
 
-    __slots__ = NAMES
+    heartbeat_ns: int  # CLOCK_MONOTONIC of the last publication
+    connections: int  # open (now)
+    live_requests: int  # streams whose detokenization is here (now)
+    inflight: int  # HTTP requests that are not answered yet (now)
+    loops: int  # turns of the loop
+    waits: int  # sleeps in epoll
+    wakeups: int  # sleeps that a doorbell ended
+    doorbells_written: int  # system calls that woke another end
+    doorbells_saved: int  # batches whose reader was awake
+    frames: int  # steps from the scheduler
+    rows: int  # rows of those that belong here
+    rows_stale: int  # rows of other cores, or of requests that ended
+    sends: int  # system calls that wrote to a socket
+    bytes_out: int  # bytes they wrote
+    blocked: int  # times a socket was full
+    blocked_ns: int  # how long in all
+    requests: int  # HTTP requests dispatched
+    answers: int  # answers completed
+    aborts: int  # requests aborted by their client
+    errors: int  # answers that were errors
+    accepted: int  # connections accepted (some are handed over)
+    encoded: int  # texts tokenized
+    malformed: int  # frames rejected
+    resets: int  # times the core was rebuilt after an exception
+    spin_hits: int  # sleeps that spinning spared
+
+    # The order of the published words.
+    __slots__ = (  # noqa: RUF023
+        "heartbeat_ns", "connections", "live_requests", "inflight", "loops", "waits", "wakeups",
+        "doorbells_written", "doorbells_saved", "frames", "rows", "rows_stale", "sends",
+        "bytes_out", "blocked", "blocked_ns", "requests", "answers", "aborts", "errors",
+        "accepted", "encoded", "malformed", "resets", "spin_hits",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        for name in NAMES:
+        for name in self.__slots__:
             setattr(self, name, 0)
 
     def publish(self, words: Any, base: int) -> None:
         """Copy into the shared 64-bit words from index `base` on."""
         for i, name in enumerate(NAMES):
             words[base + i] = getattr(self, name)
+
+
+NAMES: Final[tuple[str, ...]] = Counters.__slots__
+CONNECTIONS: Final = NAMES.index("connections")
+WORDS: Final = 64  # 64-bit words of shared memory per core: whole cache lines, room to grow
 
 
 def snapshot(words: Any, base: int) -> dict[str, int]:

@@ -154,10 +154,14 @@ class RequestParser:
         body = self._body
         self.ready.append(
             HttpRequest(
-                parser.get_method(), path, query.partition(b"#")[0], self._headers,
+                parser.get_method(),
+                path,
+                query.partition(b"#")[0],
+                self._headers,
                 body[0] if len(body) == 1 else b"".join(body),
-                parser.get_http_version() == "1.1", parser.should_keep_alive(),
-            )  # fmt: skip
+                parser.get_http_version() == "1.1",
+                parser.should_keep_alive(),
+            )
         )
         self._body = []
         self.started = False

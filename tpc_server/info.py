@@ -17,23 +17,78 @@ from .render import native
 
 # Launch arguments of the scheduler's program that tell an operator something and hold no secret.
 LAUNCH_FIELDS: Final = frozenset(
-    "model_path tokenizer_path tokenizer_mode tokenizer_backend tokenizer_worker_num"
-    " detokenizer_worker_num skip_tokenizer_init load_format trust_remote_code context_length"
-    " is_embedding enable_multimodal revision model_impl dtype quantization kv_cache_dtype"
-    " mem_fraction_static max_running_requests max_queued_requests max_total_tokens"
-    " chunked_prefill_size max_prefill_tokens prefill_max_requests schedule_policy"
-    " enable_priority_scheduling default_priority_value schedule_conservativeness page_size"
-    " radix_eviction_policy device tp_size pp_size dp_size ep_size stream_interval random_seed"
-    " attention_backend sampling_backend grammar_backend speculative_algorithm"
-    " speculative_num_steps speculative_eagle_topk speculative_num_draft_tokens"
-    " disaggregation_mode disable_radix_cache disable_cuda_graph enable_metrics"
-    " enable_cache_report served_model_name weight_version num_continuous_decode_steps".split()
+    [
+        "model_path",
+        "tokenizer_path",
+        "tokenizer_mode",
+        "tokenizer_backend",
+        "tokenizer_worker_num",
+        "detokenizer_worker_num",
+        "skip_tokenizer_init",
+        "load_format",
+        "trust_remote_code",
+        "context_length",
+        "is_embedding",
+        "enable_multimodal",
+        "revision",
+        "model_impl",
+        "dtype",
+        "quantization",
+        "kv_cache_dtype",
+        "mem_fraction_static",
+        "max_running_requests",
+        "max_queued_requests",
+        "max_total_tokens",
+        "chunked_prefill_size",
+        "max_prefill_tokens",
+        "prefill_max_requests",
+        "schedule_policy",
+        "enable_priority_scheduling",
+        "default_priority_value",
+        "schedule_conservativeness",
+        "page_size",
+        "radix_eviction_policy",
+        "device",
+        "tp_size",
+        "pp_size",
+        "dp_size",
+        "ep_size",
+        "stream_interval",
+        "random_seed",
+        "attention_backend",
+        "sampling_backend",
+        "grammar_backend",
+        "speculative_algorithm",
+        "speculative_num_steps",
+        "speculative_eagle_topk",
+        "speculative_num_draft_tokens",
+        "disaggregation_mode",
+        "disable_radix_cache",
+        "disable_cuda_graph",
+        "enable_metrics",
+        "enable_cache_report",
+        "served_model_name",
+        "weight_version",
+        "num_continuous_decode_steps",
+    ]
 )
 STATE_FIELDS: Final = frozenset(
-    "last_gen_throughput avg_spec_accept_length max_total_num_tokens num_running_reqs"
-    " num_queue_reqs token_usage cache_hit_rate effective_max_running_requests_per_dp"
-    " max_running_requests weight_load_time_s kv_cache_pool_tokens num_used_tokens"
-    " memory_usage step_time".split()
+    [
+        "last_gen_throughput",
+        "avg_spec_accept_length",
+        "max_total_num_tokens",
+        "num_running_reqs",
+        "num_queue_reqs",
+        "token_usage",
+        "cache_hit_rate",
+        "effective_max_running_requests_per_dp",
+        "max_running_requests",
+        "weight_load_time_s",
+        "kv_cache_pool_tokens",
+        "num_used_tokens",
+        "memory_usage",
+        "step_time",
+    ]
 )
 _MEMORY_FIELDS: Final = frozenset(("weight", "kvcache", "token_capacity", "graph", "cuda_graph"))
 
@@ -45,9 +100,7 @@ def _plain(value: Any) -> bool:
 def allowed_launch(info: dict[str, Any]) -> dict[str, Any]:
     """The launch arguments that may be shown: named here and scalar."""
     return {
-        k: v
-        for k, v in info.items()
-        if k in LAUNCH_FIELDS and (_plain(v) or isinstance(v, str))
+        k: v for k, v in info.items() if k in LAUNCH_FIELDS and (_plain(v) or isinstance(v, str))
     }
 
 

@@ -12,7 +12,9 @@ class ListenError(Exception):
     """The address cannot be listened on; the text says which and why."""
 
 
-def bind_tcp(host: str, port: int, count: int, backlog: int) -> tuple[list[list[socket.socket]], int]:
+def bind_tcp(
+    host: str, port: int, count: int, backlog: int
+) -> tuple[list[list[socket.socket]], int]:
     """`count` sockets sharing one port by SO_REUSEPORT, one list per core, and the port.
 
     Raises ListenError when the host does not resolve or the port is taken.

@@ -60,7 +60,7 @@ class Router:
         self._model_body = native.to_json(setup.info.model)
         self._models_body = native.to_json(setup.info.models)
         # Unique for this start of this core, so that the scheduler never sees a rid twice.
-        self._prefix = "%02x%06x" % (core, int.from_bytes(os.urandom(3), "big"))
+        self._prefix = f"{core:02x}{os.urandom(3).hex()}"
         self._serial = 0
         self._stage: Any = None
         self._tok_port: Any = None
@@ -130,7 +130,7 @@ class Router:
         items: list[tuple[Any, ...]] = []
         for item in wanted.items:
             self._serial += 1
-            wire_rid = "%s#%s%08x" % (item.rid, self._prefix, self._serial)
+            wire_rid = f"{item.rid}#{self._prefix}{self._serial:08x}"
             plan = item.plan
             items.append((wire_rid, item.rid, plan))
             jobs.append(
@@ -171,7 +171,7 @@ class Router:
             return
         now = time.monotonic_ns()
         self._serial += 1
-        rid = "HEALTH_CHECK_%s%024x" % (self._prefix, self._serial)
+        rid = f"HEALTH_CHECK_{self._prefix}{self._serial:024x}"
         self._open(
             conn.key, records.HEALTH, False, False, request.http11, close, head_only, b"", "",
             now, now + self.setup.health_timeout_ns, [(rid, rid, _PROBE_PLAN)],
@@ -182,7 +182,7 @@ class Router:
         """One request of the server's own; the server is ready when its answer is in."""
         now = time.monotonic_ns()
         self._serial += 1
-        rid = "%s%024x" % (self._prefix, self._serial)
+        rid = f"{self._prefix}{self._serial:024x}"
         self._open(
             self.core << 40, records.WARMUP, False, False, True, False, False, b"", "", now,
             now + self.setup.warmup_timeout_ns, [(rid, rid, _PROBE_PLAN)],
@@ -200,7 +200,9 @@ class Router:
         sampling[messages.SAMPLING["max_new_tokens"]] = max_new_tokens
         sampling[messages.SAMPLING["top_k"]] = 1
         wanted[messages.GENERATE["sampling_params"]] = sampling
-        self._tok_port.send((frame.T_JOB, self._detok_core, [(rid, text, ids, wanted, None, False)]))
+        self._tok_port.send(
+            (frame.T_JOB, self._detok_core, [(rid, text, ids, wanted, None, False)])
+        )
 
     def model_info(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /model_info."""
@@ -229,7 +231,7 @@ class Router:
         """Ask the scheduler something; the detok stage renders its answer as `name` says."""
         now = time.monotonic_ns()
         self._serial += 1
-        rid = "%s%024x" % (self._prefix, self._serial)
+        rid = f"{self._prefix}{self._serial:024x}"
         self._open(
             conn.key, records.CONTROL, False, False, request.http11, close,
             request.method == b"HEAD", b"", name, now, now + _CONTROL_TIMEOUT_NS,

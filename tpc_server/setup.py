@@ -62,7 +62,8 @@ class CoreSetup:
         """`decode(ids, skip_special)` of the tokenizer, for what has no piece table."""
         from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_str(self.tokenizer_json)
+        assert self.tokenizer_json is not None
+        tokenizer: Any = Tokenizer.from_str(self.tokenizer_json)
         return lambda ids, skip: str(tokenizer.decode(ids, skip_special_tokens=skip))
 
     def render_control(self, name: str, payload: bytes | None) -> tuple[int, bytes, bytes]:

@@ -51,9 +51,7 @@ def start(model_folder: Path) -> Iterator[Callable[..., Running]]:
             "model_config": ModelConfig(context_len=4096, vocab_size=tiny_tokenizer.VOCAB),
             **args,
         }
-        made = Server(
-            ServerArgs(**given), options=Options(**(options or {})), **(server or {})
-        )
+        made = Server(ServerArgs(**given), options=Options(**(options or {})), **(server or {}))
         uds = (options or {}).get("uds")
         address = uds or (given.get("host", "127.0.0.1"), made.http_port)
         one = Running(made, FakeScheduler(made, script, manual), address)

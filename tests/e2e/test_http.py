@@ -118,9 +118,7 @@ def test_limits(start):
 
 def test_time_outs(start):
     """A head that never ends, a body that never comes, an idle connection."""
-    run = start(
-        options={"header_timeout_s": 0.3, "body_timeout_s": 0.3, "idle_timeout_s": 0.3}
-    )
+    run = start(options={"header_timeout_s": 0.3, "body_timeout_s": 0.3, "idle_timeout_s": 0.3})
     for raw in (b"POST /gen", POST + b"Content-Length: 10\r\n\r\nabc"):
         with Client(run.address) as client:
             client.send(raw)
@@ -193,7 +191,7 @@ def test_port_taken(start):
     from tpc_server.listen import ListenError
 
     run = start()
-    with pytest.raises(ListenError, match="cannot listen on 127.0.0.1"):
+    with pytest.raises(ListenError, match="cannot listen on"):
         start(port=run.address[1])
 
 

@@ -1,4 +1,4 @@
-"""Arguments a scheduler hands to `Server`. Owner: any thread (plain data, read only after construction).
+"""Arguments a scheduler hands to `Server`. Owner: any thread (plain data).
 
 Names, order and meaning are those of SGLang 0.5.23's Rust extension, so that its own
 wrapper can build them. Every field has a default; an unknown or mistyped field raises
@@ -213,6 +213,9 @@ class ServerArgs(_Args):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
+        self.model_config: Any
+        self.metrics: Any
+        self.port: int
         if self.model_config is None:
             self.model_config = ModelConfig()
         elif not isinstance(self.model_config, ModelConfig):

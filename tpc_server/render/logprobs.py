@@ -38,12 +38,15 @@ class LogprobBuffers:
     def add_positions(self, family: str, positions: Sequence[Any]) -> None:
         """Positions of a ragged family: (values, ids) per position, or None without data."""
         self._append(
-            family, [None if p is None or not p[1] else self._entries(p[0], p[1]) for p in positions]
+            family,
+            [None if p is None or not p[1] else self._entries(p[0], p[1]) for p in positions],
         )
 
     def members(self) -> bytes:
         """All families as object members, each after a comma."""
-        parts = [b',"%b":[%b]' % (name.encode(), run) for name, run in self._families.items()]
+        parts = [
+            b',"%b":[%b]' % (name.encode(), bytes(run)) for name, run in self._families.items()
+        ]
         if OUTPUT[0] in self._families:
             parts.append(b',"output_token_logprobs_length":%d' % self.count)
         return b"".join(parts)

@@ -19,9 +19,7 @@ IDS_OPEN: Final = b'","output_ids":['
 IDS_OPEN_BARE: Final = b'data: {"output_ids":['
 META_OPEN: Final = b'],"meta_info":{'
 
-_dump: Final = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":")
-).encode
+_dump: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def to_json(value: Any) -> bytes:

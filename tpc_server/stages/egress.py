@@ -10,6 +10,7 @@ another way of writing (one system call for a whole step, or a server that carri
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ class ConnWriter:
     """Unsent bytes of one connection and the streams that wait for room."""
 
     __slots__ = (
-        "answered", "blocked", "blocked_at", "broken", "closing", "egress", "end", "key",
+        "blocked", "blocked_at", "blocked_since", "broken", "closing", "egress", "end", "key",
         "owned", "queue", "queued", "remote", "send", "sendmsg", "sock", "waiting",
     )  # fmt: skip
 
@@ -43,7 +44,8 @@ class ConnWriter:
         self.queue: deque[Any] = deque()
         self.queued = 0  # bytes
         self.blocked = False
-        self.blocked_at = 0
+        self.blocked_at = 0  # last progress while blocked
+        self.blocked_since = 0
         self.broken = False
         self.closing = False
         self.end = frame.END_NONE
@@ -151,9 +153,7 @@ class EgressStage:
 
     name = "egress"
 
-    def __init__(
-        self, poller: reactor.Reactor, counters: Counters, write_timeout_ns: int
-    ) -> None:
+    def __init__(self, poller: reactor.Reactor, counters: Counters, write_timeout_ns: int) -> None:
         self.inbox: deque[frame.Message] = deque()
         self.writers: dict[int, ConnWriter] = {}
         self.counters = counters
@@ -164,12 +164,9 @@ class EgressStage:
         self._ingress: list[Port] = []
         self._detok: list[Port | None] = []
         self._write_timeout_ns = write_timeout_ns
-        self._now_ns = 0
         self._resumer: Any = None  # detok stage of this core, or None
 
-    def connect(
-        self, ingress: list[Port], detok: list[Port | None], detok_stage: Any
-    ) -> None:
+    def connect(self, ingress: list[Port], detok: list[Port | None], detok_stage: Any) -> None:
         """Ports by ingress core, once all stages of this core exist."""
         self._ingress = ingress
         self._detok = detok
@@ -239,7 +236,6 @@ class EgressStage:
 
     def on_tick(self, now_ns: int) -> None:
         """Give up on peers that have not taken a byte for the write time-out."""
-        self._now_ns = now_ns
         limit = self._write_timeout_ns
         if limit:
             for writer in list(self._armed.values()):
@@ -254,7 +250,7 @@ class EgressStage:
         if fd < 0 or fd in self._armed:
             return
         self.counters.blocked += 1
-        writer.blocked_at = self._now_ns
+        writer.blocked_at = writer.blocked_since = time.monotonic_ns()
         self._armed[fd] = writer
         # Ingress watches the connection's own descriptor; a second one carries EPOLLOUT.
         self._reactor.register_out(fd, self)
@@ -281,7 +277,7 @@ class EgressStage:
             self.counters.sends += 1
             self.counters.bytes_out += sent
             writer.queued -= sent
-            writer.blocked_at = self._now_ns
+            writer.blocked_at = time.monotonic_ns()
             while sent:
                 first = queue[0]
                 if sent >= len(first):
@@ -347,6 +343,7 @@ class EgressStage:
     def _disarm(self, writer: ConnWriter) -> None:
         fd = writer.sock.fileno()
         if self._armed.pop(fd, None) is not None:
+            self.counters.blocked_ns += time.monotonic_ns() - writer.blocked_since
             self._reactor.unregister_out(fd)
 
     def _detach(self, writer: ConnWriter) -> None:

@@ -288,14 +288,10 @@ class StepLoop:
         if finish is not None:
             stream.finish = finish
             if versions is not None:
-                stream.versions = [
-                    {"version": v[0], "start": v[1], "end": v[2]} for v in versions
-                ]
+                stream.versions = [{"version": v[0], "start": v[1], "end": v[2]} for v in versions]
             self.streams.pop(stream.wire_rid, None)
             aborted = finish.get("type") == "abort"
-            stream.state = self.step(
-                stream.state, request.ABORT if aborted else request.FINISH
-            )
+            stream.state = self.step(stream.state, request.ABORT if aborted else request.FINISH)
             self.counters.live_requests = len(self.streams)
             status = finish.get("status_code") if aborted else None
             if type(status) is int and 400 <= status < 600 and not stream.group.is_stream:
@@ -313,9 +309,7 @@ class StepLoop:
             if finish is None:
                 text = detok.step(ids)
             else:
-                text = detok.finish(
-                    ids, finish.get("matched"), stream.plan[plan.NO_STOP_TRIM]
-                )
+                text = detok.finish(ids, finish.get("matched"), stream.plan[plan.NO_STOP_TRIM])
             if text:
                 stream.text += json_escape(text)
         stream.unshown += 1

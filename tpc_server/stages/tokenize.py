@@ -15,7 +15,7 @@ from .. import frame
 from ..boundary import codec, messages, wire
 from ..contract.errors import BadRequest
 from ..contract.limits import check_lengths
-from ..text.encode import Encoder, EncodeHelper
+from ..text.encode import EncodeHelper, Encoder
 from ..text.stops import count_stop_tokens
 from .base import Port
 
