@@ -22,7 +22,7 @@ MARK = "\u2581"
 def meta(
     model: str, tokens: list[str], types: list[int] | None = None, **more: Any
 ) -> dict[str, Any]:
-    found = {"tokenizer.ggml.model": model, "tokenizer.ggml.tokens": tokens}
+    found: dict[str, Any] = {"tokenizer.ggml.model": model, "tokenizer.ggml.tokens": tokens}
     if types is not None:
         found["tokenizer.ggml.token_type"] = types
     return found | {f"tokenizer.ggml.{key}": value for key, value in more.items()}

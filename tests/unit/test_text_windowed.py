@@ -52,6 +52,9 @@ def test_stops_are_trimmed_as_on_the_table_path():
     state = WindowedDetok(decode, True, [], False)
     assert state.step(b"foo") == "foo"
     assert state.finish(b" STOP", "STOP") == " "
+    state = WindowedDetok(decode, True, [], False)
+    assert state.step(b"foo ST") == "foo ST"
+    assert state.finish(b"x STOP", "ST", history=b"foo ST") == ""
 
 
 def test_left_context_decides_how_the_first_token_looks():

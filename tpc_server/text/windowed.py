@@ -33,14 +33,15 @@ class WindowedDetok:
     ``Detok``. ``clean`` is always false: every token needs the decoder.
     """
 
-    __slots__ = ("_decode", "_parts", "_pending", "_prefix", "_sent", "_skip", "clean")
+    __slots__ = ("_context", "_decode", "_parts", "_pending", "_prefix", "_sent", "_skip", "clean")
 
     def __init__(
         self, decode: Decode, skip_special: bool, context: Sequence[int], keep_text: bool
     ) -> None:
         self._decode = decode
         self._skip = skip_special
-        self._prefix = list(context[-CONTEXT_IDS:])
+        self._context = list(context[-CONTEXT_IDS:])
+        self._prefix = self._context
         self._pending: list[int] = []
         self._sent = 0  # characters of the unsettled text that were sent
         self._parts: list[str] | None = [] if keep_text else None
@@ -64,7 +65,11 @@ class WindowedDetok:
         return send
 
     def finish(
-        self, ids: Sequence[int], matched: Matched = None, no_stop_trim: bool = False
+        self,
+        ids: Sequence[int],
+        matched: Matched = None,
+        no_stop_trim: bool = False,
+        history: Sequence[int] | None = None,
     ) -> str:
         """The text to send for the last frame; see ``Detok.finish``."""
         if ids and not no_stop_trim and type(matched) is int:
@@ -73,9 +78,12 @@ class WindowedDetok:
         new = self._unsettled()
         unsent = new[self._sent :]
         if type(matched) is str:
-            if self._parts is not None:
-                self._parts.append(new)
-                whole = "".join(self._parts)
+            if self._parts is not None or history is not None:
+                if self._parts is not None:
+                    self._parts.append(new)
+                    whole = "".join(self._parts)
+                else:
+                    whole = self._behind(self._context, [*(history or ()), *ids])
                 end = stop_cut(whole, matched, no_stop_trim)
                 unsent = whole[len(whole) - len(unsent) : end]
             else:
@@ -86,10 +94,13 @@ class WindowedDetok:
 
     def _unsettled(self) -> str:
         """The text of the pending ids as it stands behind the prefix."""
-        if not self._pending:
+        return self._behind(self._prefix, self._pending)
+
+    def _behind(self, context: list[int], ids: list[int]) -> str:
+        if not ids:
             return ""
-        known = self._decode(self._prefix, self._skip) if self._prefix else ""
-        return self._decode(self._prefix + self._pending, self._skip)[len(known) :]
+        known = self._decode(context, self._skip) if context else ""
+        return self._decode(context + ids, self._skip)[len(known) :]
 
     def _settle(self, text: str, count: int) -> str:
         """Makes the first ``count`` pending ids, whose text this is, the prefix of what follows."""
