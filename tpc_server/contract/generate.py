@@ -30,9 +30,8 @@ _STREAM: Final = GENERATE["stream"]
 _HIDDEN: Final = GENERATE["return_hidden_states"]
 _PRIORITY: Final = GENERATE["priority"]
 _N: Final = SAMPLING["n"]
-_SKIP_SPECIAL: Final = SAMPLING["skip_special_tokens"]
-_SPACES: Final = SAMPLING["spaces_between_special_tokens"]
-_NO_TRIM: Final = SAMPLING["no_stop_trim"]
+# skip_special_tokens, spaces_between_special_tokens, no_stop_trim: a plan starts with them.
+_SHOWN_AS: Final = slice(SAMPLING["skip_special_tokens"], SAMPLING["no_stop_trim"] + 1)
 _STOPS: Final = SAMPLING["stop_strs"]
 _REGEXES: Final = SAMPLING["stop_regex_strs"]
 
@@ -110,6 +109,7 @@ class GenerateDecoder:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._no_tokenizer = limits.skip_tokenizer_init
         self._sampling = SamplingDecoder(limits)
         self._template = generate_template()
         self._template[_PRIORITY] = limits.default_priority
@@ -150,23 +150,17 @@ class GenerateDecoder:
         ):
             sampling = self._sampling.decode(params or {}, "sampling_params")
             if sampling[_N] == 1:
-                self.check_text(text)
+                if not text or self._no_tokenizer:
+                    self.check_text(text)
                 wire = self._template.copy()
                 wire[_TEXT] = text
                 wire[_SAMPLING] = sampling
                 wire[_STREAM] = stream
-                plan = (
-                    sampling[_SKIP_SPECIAL],
-                    sampling[_SPACES],
-                    sampling[_NO_TRIM],
-                    False,
-                    False,
-                    False,
-                    False,
-                    0,
-                    False,
-                    bool(sampling[_STOPS] or sampling[_REGEXES]),
-                )
+                shown_as = tuple(sampling[_SHOWN_AS])
+                if sampling[_STOPS] or sampling[_REGEXES]:
+                    plan = (*shown_as, False, False, False, False, 0, False, True)
+                else:
+                    plan = (*shown_as, False, False, False, False, 0, False, False)
                 shown = self.new_rid() if rid is None else check_rid(rid)
                 return GenerateRequest(
                     stream, False, [Item(shown, None, text, None, None, wire, plan)]

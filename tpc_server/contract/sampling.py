@@ -11,6 +11,17 @@ from typing import Any, Final, NamedTuple
 from ..boundary.messages import SAMPLING, sampling_template
 from .errors import BadRequest, invalid_type, unknown_field
 from .limits import Limits
+from .values import (
+    HUGE,
+    I64_MAX,
+    I64_MIN,
+    as_float,
+    choice,
+    custom_params,
+    stop_ids,
+    strings,
+    watermark,
+)
 
 __all__ = ["SAMPLING_NAMES", "SAMPLING_TABLE", "SamplingDecoder"]
 
@@ -27,9 +38,6 @@ WATERMARK: Final = 9
 CHOICE: Final = 10
 
 _TINY: Final = 5e-324  # the least positive number: an open lower bound of 0
-_HUGE: Final = 1.7976931348623157e308
-_I64_MIN: Final = -(1 << 63)
-_I64_MAX: Final = (1 << 63) - 1
 _GREEDY_BELOW: Final = 1e-6
 _NO_TOP_K: Final = 1 << 30
 MAX_STOPS: Final = 32
@@ -51,17 +59,17 @@ class SamplingField(NamedTuple):
 # are checked once all parameters are known.
 SAMPLING_TABLE: Final = (
     SamplingField(
-        "max_new_tokens", INT, None, 0, _I64_MAX, "max_new_tokens must be at least 0, got {}."
+        "max_new_tokens", INT, None, 0, I64_MAX, "max_new_tokens must be at least 0, got {}."
     ),
     SamplingField("stop", STRINGS, None),
     SamplingField("stop_token_ids", INTS, None),
     SamplingField("stop_regex", STRINGS, None),
     SamplingField(
-        "temperature", FLOAT, 1.0, 0.0, _HUGE,
+        "temperature", FLOAT, 1.0, 0.0, HUGE,
         "temperature must be a non-negative finite number, got {}.",
     ),
     SamplingField("top_p", FLOAT, 1.0, _TINY, 1.0, "top_p must be in (0, 1], got {}."),
-    SamplingField("top_k", INT, _NO_TOP_K, _I64_MIN, _I64_MAX),
+    SamplingField("top_k", INT, _NO_TOP_K, I64_MIN, I64_MAX),
     SamplingField("min_p", FLOAT, 0.0, 0.0, 1.0, "min_p must be in [0, 1], got {}."),
     SamplingField(
         "frequency_penalty", FLOAT, 0.0, -2.0, 2.0, "frequency_penalty must be in [-2, 2], got {}."
@@ -74,10 +82,10 @@ SAMPLING_TABLE: Final = (
         "repetition_penalty must be in (0, 2] (1.0 = no penalty), got {}.",
     ),
     SamplingField(
-        "min_new_tokens", INT, 0, 0, _I64_MAX,
+        "min_new_tokens", INT, 0, 0, I64_MAX,
         "min_new_tokens must be in [0, max_new_tokens], got {}.",
     ),
-    SamplingField("n", INT, 1, 1, _I64_MAX, "n must be at least 1, got {}."),
+    SamplingField("n", INT, 1, 1, I64_MAX, "n must be at least 1, got {}."),
     SamplingField("json_schema", STR, None),
     SamplingField("regex", STR, None),
     SamplingField("ebnf", STR, None),
@@ -88,10 +96,10 @@ SAMPLING_TABLE: Final = (
     SamplingField("no_stop_trim", BOOL, False),
     # A scheduler divides by it.
     SamplingField(
-        "stream_interval", INT, None, 1, _I64_MAX, "stream_interval must be at least 1, got {}."
+        "stream_interval", INT, None, 1, I64_MAX, "stream_interval must be at least 1, got {}."
     ),
     SamplingField("logit_bias", BIAS, None),
-    SamplingField("sampling_seed", INT, None, _I64_MIN, _I64_MAX),
+    SamplingField("sampling_seed", INT, None, I64_MIN, I64_MAX),
     SamplingField("custom_params", CUSTOM, None),
     SamplingField(
         "beam_width", INT, None, 1, 1,
@@ -103,7 +111,6 @@ SAMPLING_TABLE: Final = (
 SAMPLING_NAMES: Final = tuple([field.name for field in SAMPLING_TABLE])
 
 _GRAMMARS: Final = ("json_schema", "regex", "ebnf", "structural_tag")
-_WATERMARK_KEYS: Final = ("enabled", "key", "context_window")
 
 _MAX_NEW: Final = SAMPLING["max_new_tokens"]
 _STOP: Final = SAMPLING["stop"]
@@ -118,6 +125,7 @@ _REGEX_STRS: Final = SAMPLING["stop_regex_strs"]
 _REGEX_MAX: Final = SAMPLING["stop_regex_max_len"]
 _FIRST_GRAMMAR: Final = SAMPLING["json_schema"]
 _LAST_GRAMMAR: Final = SAMPLING["structural_tag"] + 1
+_NO_GRAMMARS: Final = [None, None, None, None]
 
 
 class SamplingDecoder:
@@ -129,6 +137,7 @@ class SamplingDecoder:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._vocab_size = limits.vocab_size
+        self._no_tokenizer = limits.skip_tokenizer_init
         self._template = sampling_template()
         self._template[_MAX_NEW] = limits.default_max_new_tokens
         # `choice` never reaches a scheduler. Like `watermark` it only ever leaves None.
@@ -173,14 +182,14 @@ class SamplingDecoder:
                 out[index] = default
             elif kind == FLOAT:
                 if type(value) is int:
-                    value = _as_float(value)
+                    value = as_float(value)
                 elif type(value) is not float:
                     raise invalid_type(value, "f64", f"{path}.{name}")
                 if not low <= value <= high:
                     raise BadRequest(text.format(value))
                 out[index] = value
             elif kind == INT:
-                if type(value) is not int or not _I64_MIN <= value <= _I64_MAX:
+                if type(value) is not int or not I64_MIN <= value <= I64_MAX:
                     raise invalid_type(value, "i64", f"{path}.{name}")
                 if not low <= value <= high:
                     raise BadRequest(text.format(value))
@@ -221,14 +230,14 @@ class SamplingDecoder:
                 raise invalid_type(value, "a string", path)
             return value or None  # an empty grammar is none
         if kind == INTS:
-            return _stop_ids(value, path)
+            return stop_ids(value, path)
         if kind == BIAS:
             return self._bias(value, path)
         if kind == CUSTOM:
             return custom_params(value, path)
         if kind == WATERMARK:
-            return _watermark(value, path)
-        return _choice(value, path)
+            return watermark(value, path)
+        return choice(value, path)
 
     def _bias(self, value: Any, path: str) -> dict[str, float] | None:
         if type(value) is not dict:
@@ -236,10 +245,10 @@ class SamplingDecoder:
         out: dict[str, float] = {}
         for key, bias in value.items():
             if type(bias) is int:
-                bias = _as_float(bias)
+                bias = as_float(bias)
             elif type(bias) is not float:
                 raise invalid_type(bias, "f64", f"{path}.{key}")
-            if not -_HUGE <= bias <= _HUGE:
+            if not -HUGE <= bias <= HUGE:
                 raise BadRequest(f"number out of range at `{path}.{key}`")
             # isdecimal alone would take digits of other scripts.
             if not (key.isascii() and key.isdecimal()) or len(key) > 20:
@@ -259,7 +268,7 @@ class SamplingDecoder:
                 f"min_new_tokens must be in [0, max_new_tokens({out[_MAX_NEW]})],"
                 f" got {out[_MIN_NEW]}."
             )
-        if self._limits.skip_tokenizer_init:
+        if self._no_tokenizer:
             raise BadRequest(
                 f"min_new_tokens={out[_MIN_NEW]} is unavailable when skip_tokenizer_init=True"
                 " (requires tokenizer for eos_token_id)."
@@ -269,19 +278,23 @@ class SamplingDecoder:
         """Move stops to where schedulers look for them; check stops and grammars."""
         stops, regexes = out[_STOP], out[_STOP_REGEX]
         out[_STOP] = out[_STOP_REGEX] = None
-        out[_STOP_STRS] = self._stops(stops) if stops else []
+        if stops:
+            if len(stops) > MAX_STOPS or "" in stops or self._no_tokenizer:
+                self._refuse_stops(stops)
+            out[_STOP_STRS] = stops
+        else:
+            out[_STOP_STRS] = []
         out[_REGEX_STRS] = self._regexes(regexes, out, path) if regexes else []
         grammars = out[_FIRST_GRAMMAR:_LAST_GRAMMAR]
-        if grammars.count(None) != len(grammars):
+        if grammars != _NO_GRAMMARS:
             self._grammar(grammars)
 
-    def _stops(self, stops: list[str]) -> list[str]:
+    def _refuse_stops(self, stops: list[str]) -> None:
         if len(stops) > MAX_STOPS:
             raise BadRequest(f"at most {MAX_STOPS} stop strings are allowed, got {len(stops)}")
         if "" in stops:
             raise BadRequest("stop cannot contain an empty string.")
         self._needs_tokenizer("stop", stops)
-        return stops
 
     def _regexes(self, patterns: list[str], out: list[Any], path: str) -> list[str]:
         # Here, because few requests pay for it and the text modules need not load for the rest.
@@ -309,7 +322,7 @@ class SamplingDecoder:
         return patterns
 
     def _needs_tokenizer(self, name: str, value: list[str]) -> None:
-        if self._limits.skip_tokenizer_init:
+        if self._no_tokenizer:
             raise BadRequest(
                 f"{name}={value!r} is unavailable when skip_tokenizer_init=True"
                 " (requires tokenizer to decode tokens to text for matching)."
@@ -321,76 +334,3 @@ class SamplingDecoder:
             raise BadRequest("Only one of json_schema, regex, ebnf, or structural_tag can be set.")
         if given and not self._limits.grammars:
             raise BadRequest(f"{given[0]} is not supported by this server's engine")
-
-
-def _as_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # JSON numbers are floating point: too large is infinite
-        return float("inf") if value > 0 else float("-inf")
-
-
-def strings(value: Any, path: str) -> list[str]:
-    """A string or a list of strings, as a list."""
-    if type(value) is str:
-        return [value]
-    if type(value) is not list:
-        raise invalid_type(value, "a string or an array of strings", path)
-    for k, entry in enumerate(value):
-        if type(entry) is not str:
-            raise invalid_type(entry, "a string", f"{path}[{k}]")
-    return value
-
-
-def _stop_ids(value: Any, path: str) -> list[int] | None:
-    if type(value) is not list:
-        raise invalid_type(value, "a sequence", path)
-    for k, entry in enumerate(value):
-        if type(entry) is not int or not _I64_MIN <= entry <= _I64_MAX:
-            raise invalid_type(entry, "i64", f"{path}[{k}]")
-    return list(dict.fromkeys(value)) or None  # a set on the other side
-
-
-_SCALARS: Final = frozenset((type(None), bool, int, float, str))
-
-
-def custom_params(value: Any, path: str) -> dict[str, Any]:
-    """An object of scalars, arrays of scalars and objects of scalars: what a scheduler takes."""
-    if type(value) is not dict:
-        raise invalid_type(value, "a map", path)
-    for key, entry in value.items():
-        where = f"{path}.{key}"
-        if type(entry) is list:
-            for k, inner in enumerate(entry):
-                _custom_scalar(inner, f"{where}[{k}]")
-        elif type(entry) is dict:
-            for name, inner in entry.items():
-                _custom_scalar(inner, f"{where}.{name}")
-        else:
-            _custom_scalar(entry, where)
-    return value
-
-
-def _custom_scalar(value: Any, path: str) -> None:
-    if type(value) not in _SCALARS:
-        raise invalid_type(value, "a scalar", path)
-    if type(value) is int and not _I64_MIN <= value < 1 << 64:
-        raise invalid_type(value, "a 64-bit integer", path)
-    if type(value) is float and not -_HUGE <= value <= _HUGE:
-        raise BadRequest(f"number out of range at `{path}`")
-
-
-def _watermark(value: Any, path: str) -> None:
-    """Only the explicit refusal of a watermark can be honoured."""
-    if type(value) is not dict:
-        raise invalid_type(value, "struct WatermarkRequestConfig", path)
-    for key in value:
-        if key not in _WATERMARK_KEYS:
-            raise unknown_field(key, _WATERMARK_KEYS)
-    if value.get("enabled") is not False:
-        raise BadRequest(f"watermark is not supported by this server at `{path}`")
-
-
-def _choice(value: Any, path: str) -> None:
-    if strings(value, path):
-        raise BadRequest(f"choice is not supported by this server at `{path}`")
