@@ -143,14 +143,13 @@ def _serve(
     )
     thread.start()
     signals.wake = server.setup.wake_main
-    started = time.monotonic()
     shown = False
     status = 0
     while not signals.count:
         server.wait_event(_POLL_MS)
         if server.ready and not shown:
             shown = True
-            print(_banner(given, server, engine, time.monotonic() - started), flush=True)
+            print(_banner(given, server, engine, time.monotonic() - signals.started), flush=True)
         if server.failed or outcome:
             status = 1
             break
@@ -214,7 +213,7 @@ def _banner(given: Any, server: Any, engine: Any, seconds: float) -> str:
     return "\n".join(
         (
             f"tpc_server ready in {seconds:.1f} s at {address}",
-            f"  model   {engine.model_name} ({engine.describe()})",
+            f"  model   {server.setup.info.served} ({engine.describe()})",
             f"  python  {runtime.describe()}",
             *(f"  {line}" for line in server.plan.describe().splitlines()),
             f"  try     {curl} -H 'Content-Type: application/json' -d '{body}'",
@@ -252,6 +251,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.count = 0
+        self.started = time.monotonic()
         self.wake: Any = None
         signal.signal(signal.SIGINT, self._handle)
         signal.signal(signal.SIGTERM, self._handle)
@@ -260,6 +260,5 @@ class _Signals:
         self.count += 1
         if self.wake is not None:
             self.wake()
-        elif self.count:
-            # Still loading: nothing to drain.
+        else:  # still loading: nothing to drain
             raise KeyboardInterrupt
