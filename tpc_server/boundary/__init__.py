@@ -1,1 +1,1 @@
-"""headers, columns and the ring client of the scheduler boundary. Owner: any thread (names only)."""
+"""headers, columns and ring client of the scheduler boundary. Owner: any thread (names only)."""
