@@ -37,6 +37,7 @@ RING_HEADER_BYTES: Final = 2 * LINE_BYTES
 MIN_CAPACITY: Final = 64
 MAX_CAPACITY: Final = 1 << 31
 MAX_KEY_BYTES: Final = 0xFFFF
+JOIN_BYTES: Final = 16384
 
 # Flags sit in the top byte of the second header half, so a plain record is `meta < FLAGGED`.
 FLAGGED: Final = 1 << 24
@@ -71,8 +72,8 @@ class Producer:
         "_buf",
         "_cap",
         "_cap_records",
+        "_closed",
         "_closing",
-        "_count_limit",
         "_halves",
         "_head",
         "_head_at",
@@ -83,6 +84,7 @@ class Producer:
         "_parked_left",
         "_peer_closed",
         "_sent",
+        "_sent_limit",
         "_tail_at",
         "_words",
     )
@@ -104,11 +106,12 @@ class Producer:
         self._head = 0
         self._sent = 0
         self._limit = capacity  # cached tail + capacity
-        self._count_limit = cap_records  # cached done + cap_records
+        self._sent_limit = cap_records  # cached done + cap_records; -1: parked or closed
         self._parked: list[memoryview] = []  # what a large record still has to write
         self._parked_kind = 0
         self._parked_left = 0
-        self._closing = False
+        self._closing = False  # close() was called
+        self._closed = False  # and the consumer was told
         self._peer_closed = False
 
     def try_push(self, kind: int, key: bytes, parts: Sequence[Part]) -> bool:
@@ -120,11 +123,16 @@ class Producer:
         Raises ValueError, TypeError or BufferError for a kind over 255, a key over 65535 bytes
         or a part that is not contiguous; the ring is then as before.
         """
-        if self._parked:
-            return False
         size = key_size = len(key)
-        for part in parts:
-            size += len(part) if type(part) is bytes else nbytes(part)
+        body: Part | None
+        if len(parts) == 1:
+            body = parts[0]
+            size += len(body) if type(body) is bytes else nbytes(body)
+        else:
+            for part in parts:
+                size += len(part) if type(part) is bytes else nbytes(part)
+            # A slice store costs more than a join of few bytes, a join of many copies twice.
+            body = b"".join(parts) if size <= JOIN_BYTES else None
         if kind >> 8 or key_size > MAX_KEY_BYTES:
             raise ValueError(f"kind {kind} or key of {key_size} bytes does not fit a header")
         step = (size + 15) & -8
@@ -135,7 +143,7 @@ class Producer:
         at = head & self._mask
         room = cap - at
         end = head + step if step <= room else head + room + step
-        if (end > self._limit or self._sent >= self._count_limit) and not self._refresh(end):
+        if (end > self._limit or self._sent >= self._sent_limit) and not self._refresh(end):
             return False
         halves = self._halves
         buf = self._buf
@@ -147,14 +155,17 @@ class Producer:
         halves[at >> 2] = size
         halves[(at >> 2) + 1] = kind << 16 | key_size
         at += 8
+        end_at = at + size
         if key_size:
             buf[at : at + key_size] = key
             at += key_size
-        for part in parts:
-            size = len(part) if type(part) is bytes else nbytes(part)
-            if size:
+        if body is None:
+            for part in parts:
+                size = nbytes(part)
                 buf[at : at + size] = part
                 at += size
+        elif at != end_at:
+            buf[at:end_at] = body
         self._sent += 1
         self._head = end
         self._words[self._head_at] = end
@@ -167,8 +178,8 @@ class Producer:
                 if not self._peer_closed:
                     return False
                 self._parked = []
-        if self._closing:
-            self._closing = False
+        if self._closing and not self._closed:
+            self._closed = True
             self._words[self._head_at] = self._head | 1
         return True
 
@@ -182,7 +193,7 @@ class Producer:
         With a record still parked the flag follows its last fragment, written by `pump`.
         """
         self._closing = True
-        self._cap_records = self._count_limit = -1  # no count is below it: pushes are refused
+        self._sent_limit = -1
         return self.pump()
 
     def consumer_closed(self) -> bool:
@@ -196,21 +207,26 @@ class Producer:
         return self._head - (self._words[self._tail_at] & -2)
 
     def _refresh(self, end: int) -> bool:
-        """Reloads the consumer's words; whether a record may now be written up to `end`."""
+        """Reloads the consumer's words; whether a record may now be written up to `end`.
+
+        Refuses while a record is parked and after `close`: both set `_sent_limit` to -1, which
+        spares `try_push` a test of its own.
+        """
         words = self._words
         tail = words[self._tail_at]
         if tail & 1:
             self._peer_closed = True
             tail -= 1
         self._limit = tail + self._cap
-        if self._cap_records > 0:
-            self._count_limit = words[self._tail_at + 1] + self._cap_records
-        return end <= self._limit and self._sent < self._count_limit
+        if self._parked or self._closing:
+            return False
+        self._sent_limit = words[self._tail_at + 1] + self._cap_records
+        return end <= self._limit and self._sent < self._sent_limit
 
     def _push_large(self, kind: int, key: bytes, parts: Sequence[Part], size: int) -> bool:
         if len(key) * 4 > self._cap:
             raise ValueError(f"key of {len(key)} bytes in a ring of {self._cap}")
-        if self._sent >= self._count_limit and not self._refresh(self._head):
+        if self._sent >= self._sent_limit and not self._refresh(self._head):
             return False
         # Views are made before the first store: what cannot be copied must raise here.
         views = [_byte_view(part) for part in parts if nbytes(part)]
@@ -221,6 +237,7 @@ class Producer:
             self._parked = []
             return False
         self._sent += 1
+        self._sent_limit = -1
         self.pump()
         return True
 
@@ -327,7 +344,8 @@ class Consumer:
     def drain(self, max_records: int) -> list[Record]:
         """Up to `max_records` whole records, oldest first, copied out.
 
-        The freed space is published once at the end, and after every fragment.
+        A fragment counts as one of them, so fewer or none may come while more is there: ask
+        `pure_poll`. The freed space is published at the end, and after every fragment.
         Raises RingCorruptError when the counters or headers make no sense.
         """
         tail = self.tail
@@ -348,19 +366,26 @@ class Consumer:
         base = self._base
         halves = self._halves
         buf = self._buf
-        while pos < end and max_records > 0:
+        append = out.append
+        for _ in range(max_records):
+            if pos >= end:
+                break
             at = base + (pos & mask)
-            size = halves[at >> 2]
-            meta = halves[(at >> 2) + 1]
+            word = at >> 2
+            size = halves[word]
+            meta = halves[word + 1]
+            if meta == PAD:  # the record it made way for was published with it
+                pos += (size + 15) & -8
+                at = base
+                size = halves[at >> 2]
+                meta = halves[(at >> 2) + 1]
             at += 8
             pos += (size + 15) & -8
             if meta < FLAGGED:
                 mid = at + (meta & 0xFFFF)
-                out.append((meta >> 16, buf[at:mid], buf[mid : at + size]))
-                max_records -= 1
-            elif meta != PAD:
-                if self._collect(at, size, meta, out):
-                    max_records -= 1
+                append((meta >> 16, buf[at:mid], buf[mid : at + size]))
+            else:
+                self._collect(at, size, meta, out)
                 self._words[self._tail_at] = tail + pos | self._shut
         if pos > end:
             raise RingCorruptError(f"a record ends {pos - end} bytes past the head")
@@ -391,19 +416,17 @@ class Consumer:
         """Bytes in the ring, pads included; already wrong when it returns."""
         return (self._words[self._head_at] & -2) - self.tail
 
-    def _collect(self, at: int, size: int, meta: int, out: list[Record]) -> bool:
-        """Takes one fragment; whether it completed a record."""
+    def _collect(self, at: int, size: int, meta: int, out: list[Record]) -> None:
+        """Takes one fragment; the last one of a record puts the record into `out`."""
         mid = at + (meta & 0xFFFF)
         if meta & REST:
             self._pieces.append(self._buf[mid : at + size])
         else:
             self._key = self._buf[at:mid]
             self._pieces = [self._buf[mid : at + size]]
-        if meta & MORE:
-            return False
-        out.append(((meta >> 16) & 0xFF, self._key, b"".join(self._pieces)))
-        self._pieces = []
-        return True
+        if not meta & MORE:
+            out.append(((meta >> 16) & 0xFF, self._key, b"".join(self._pieces)))
+            self._pieces = []
 
 
 def mark_producer_closed(memory: Memory, offset: int) -> None:

@@ -80,7 +80,7 @@ def test_a_missing_barrier_is_found(build, end, lazy):
 PUBLISH_HEAD = "        self._words[self._head_at] = end\n"
 WRITE_HEADER = "        halves[at >> 2] = size\n        halves[(at >> 2) + 1] = kind"
 PUBLISH_TAIL = "        self._words[self._tail_at] = tail | self._shut\n"
-READ_RECORDS = "        while pos < end and max_records > 0:\n"
+READ_RECORDS = "        for _ in range(max_records):\n            if pos >= end:\n"
 
 SWAPPED: dict[str, tuple[Callable[..., World], Any, list[tuple[str, str]]]] = {
     "head before the record": (
