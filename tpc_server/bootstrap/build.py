@@ -28,7 +28,8 @@ def cached(pgo: bool) -> list[str]:
 
     A plain one is no answer to a wish for PGO; the other way round it is better than nothing.
     """
-    plain, optimized = [], []
+    plain: list[tuple[tuple[int, int, int], str]] = []
+    optimized: list[tuple[tuple[int, int, int], str]] = []
     for link in sub("python").iterdir():
         made = re.fullmatch(r"cpython-(\d+)\.(\d+)\.(\d+)t(-pgo)?", link.name)
         home = whole(link) if made else None
@@ -36,8 +37,8 @@ def cached(pgo: bool) -> list[str]:
             version = (int(made[1]), int(made[2]), int(made[3]))
             path = str(home / "bin" / f"python{made[1]}.{made[2]}")
             (optimized if made[4] else plain).append((version, path))
-    first, second = (optimized, []) if pgo else (plain, optimized)
-    return [path for group in (first, second) for _, path in sorted(group, reverse=True)]
+    groups = (optimized,) if pgo else (plain, optimized)
+    return [path for group in groups for _, path in sorted(group, reverse=True)]
 
 
 def from_source(pgo: bool) -> str:

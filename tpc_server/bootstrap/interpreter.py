@@ -58,6 +58,7 @@ def find(tried: list[Tried], *, make: bool = True, retry: bool = False) -> Inter
         found = look()
         if isinstance(found, Interpreter):
             tried.append(Tried(name, f"used: {found} at {found.executable}"))
+            _forget_failure()
             return found
         tried.append(Tried(name, found))
     if failed:
@@ -169,3 +170,10 @@ def _failed_lately() -> str:
 def _remember_failure(why: str) -> None:
     note = {"at": time.time(), "pgo": wants_pgo(), "why": why, "by": sys.version.split()[0]}
     write_atomically(sub() / "failed.json", json.dumps(note).encode())
+
+
+def _forget_failure() -> None:
+    try:
+        (cache_root() / "failed.json").unlink()
+    except FileNotFoundError:
+        pass

@@ -54,7 +54,7 @@ def prepare_c() -> None:
 def missing_packages() -> tuple[list[str], list[str]]:
     """Debian packages to install: those that a build needs, those that it can do without."""
     needed = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
-    wished = []
+    wished: list[str] = []
     for header, (package, must) in HEADERS.items():
         if not _has_header(header):
             (needed if must else wished).append(package)

@@ -18,6 +18,11 @@ from .toolchain import log_place, require_rust
 
 # Builds for which the index has no ready-made tokenizers.
 NEEDS_RUST = ("cp313t",)
+# Variables that would make pip or venv do something else than what the lock file says.
+BENDING = (
+    *("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER"),
+    *("PIP_CONSTRAINT", "PIP_REQUIREMENT", "PIP_REQUIRE_VIRTUALENV"),
+)
 
 
 def ready(interpreter: Interpreter, lock: str | None = None) -> Path | None:
@@ -116,6 +121,4 @@ def install_detail(line: str) -> str:
 
 def _clean() -> dict[str, str]:
     """The environment without what would bend another Python's environment."""
-    drop = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
-    drop += ("PIP_CONSTRAINT", "PIP_REQUIREMENT", "PIP_REQUIRE_VIRTUALENV")
-    return {name: value for name, value in os.environ.items() if name not in drop}
+    return {name: value for name, value in os.environ.items() if name not in BENDING}

@@ -1,0 +1,271 @@
+"""./tpc and its commands, from the shell on. Owner: pytest."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bootstrap_fakes import fake_python, fake_source, script
+from tpc_server.bootstrap import cli, legs
+from tpc_server.bootstrap.probe import Interpreter
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOTSTRAP = ROOT / "tpc_server" / "bootstrap"
+SOURCES = sorted(BOOTSTRAP.glob("*.py"))
+FREE = Interpreter("/opt/x/bin/python3.13", "CPython", (3, 13, 5), True, False, ())
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("TPC_PYTHON", "TPC_PGO"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def tpc(*words: str, program: Path = ROOT / "tpc", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(program), *words],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, **env},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_the_bootstrap_is_python_39_and_standard_library_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 1, f"{path.name} imports from outside the bootstrap"
+            continue
+        else:
+            continue
+        for name in names:
+            ours = path.name == "__main__.py" and name == "tpc_server.bootstrap"
+            assert ours or name.split(".")[0] in sys.stdlib_module_names, name
+
+
+def test_help_and_unknown_commands() -> None:
+    done = tpc("help")
+    assert done.returncode == 0 and done.stderr == ""
+    for name in ("serve", "test", "bench", "doctor", "setup", "python"):
+        assert f"./tpc {name}" in done.stdout
+    assert tpc().stdout == done.stdout
+    wrong = tpc("sevre")
+    assert wrong.returncode == 2 and wrong.stdout == ""
+    assert "no command 'sevre'" in wrong.stderr
+
+
+def test_tpc_runs_through_links_and_remembers_its_python(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "link").symlink_to(ROOT / "tpc")
+    (tmp_path / "link").symlink_to("a/link")
+    assert tpc("help", program=tmp_path / "link").returncode == 0
+    note = tmp_path / "cache" / "tpc_server" / "bootstrap-python"
+    python = note.read_text().strip()
+    assert os.access(python, os.X_OK)
+    # It is what the next run starts with, whatever PATH says.
+    note.write_text(f"{script(tmp_path / 'other', 'echo other $1 $2')}\n")
+    assert tpc("help").stdout == "other -I -S\n"
+    # And when it is gone, the search begins anew.
+    note.write_text(f"{tmp_path}/gone\n")
+    assert tpc("help").returncode == 0
+    assert note.read_text().strip() == python
+
+
+def test_tpc_passes_over_pythons_that_are_too_old(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    script(tools / "python3", "exit 0")  # as one < 3.9 answers: with nothing
+    script(tools / "python3.12", f'exec {sys.executable} "$@"')
+    path = f"{tools}:/usr/bin:/bin" if not Path("/usr/bin/python3.12").exists() else str(tools)
+    assert "./tpc serve" in tpc("help", PATH=path).stdout
+
+
+def test_tpc_without_any_python(tmp_path: Path) -> None:
+    for tool in ("readlink", "dirname", "sh", "mkdir", "mv"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or "")
+    done = tpc("help", PATH=str(tmp_path / "bin"))
+    assert done.returncode == 1
+    assert done.stderr == "tpc: needs some Python >= 3.9 to start with, and found none on PATH\n"
+
+
+def test_run_by_path_the_package_itself_is_not_imported(tmp_path: Path) -> None:
+    package = tmp_path / "tpc_server"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    shutil.copytree(BOOTSTRAP, package / "bootstrap", symlinks=True)
+    argv = [sys.executable, "-I", "-S", str(package / "bootstrap"), "help"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_installed_package_offers_the_same(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tpc_server.bootstrap", "help"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    assert done.stdout == cli.HELP
+
+
+def test_commands_become_the_program_with_the_package_importable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    became: list[Any] = []
+    monkeypatch.setattr(cli, "_ready", lambda: (FREE, Path("/env/bin/python")))
+    monkeypatch.setattr(os, "execve", lambda *words: became.append(words))
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    monkeypatch.setenv("PYTHONHOME", "/bad")
+    cli.serve(["--port", "1"])
+    cli.python(["-c", "pass"])
+    cli.bench(["--help"])
+    python = "/env/bin/python"
+    assert [words[1] for words in became] == [
+        [python, "-m", "tpc_server", "--port", "1"],
+        [python, "-c", "pass"],
+        [python, str(ROOT / "perf" / "stream.py"), "--help"],
+    ]
+    env = became[0][2]
+    assert env["PYTHONPATH"] == f"{ROOT}{os.pathsep}/theirs"
+    assert "PYTHONHOME" not in env
+
+
+def test_an_installed_package_is_linked_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside it lie packages of another Python, which must not be found."""
+    site = tmp_path / "site-packages"
+    for name in ("tpc_server", "numpy"):
+        (site / name).mkdir(parents=True)
+    monkeypatch.setattr(cli, "PACKAGE", site / "tpc_server")
+    folder = cli.package_home()
+    assert [p.name for p in folder.iterdir()] == ["tpc_server"]
+    assert (folder / "tpc_server").resolve() == site / "tpc_server"
+    assert cli.package_home() == folder
+    assert cli.run_command(["test"]) == 1
+    assert "needs a checkout" in capsys.readouterr().err
+
+
+def fake_legs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, statuses: dict[str, int]
+) -> tuple[Path, Path]:
+    """A checkout whose legs are scripts; each notes its name, pytest also what failed before."""
+    note = tmp_path / "note"
+    (tmp_path / "root" / "tests").mkdir(parents=True)
+    (tmp_path / "root" / "tests" / "conftest.py").touch()
+    python = script(
+        tmp_path / "python",
+        f'echo "pytest $3 [$TPC_FAILED_LEGS]" >> {note}; echo 3 passed; '
+        f"exit {statuses.get('pytest', 0)}",
+    )
+    monkeypatch.setattr(legs, "environment", lambda *a: python)
+    monkeypatch.setattr(legs, "add", lambda *a: None)
+    commands = {
+        name: [str(script(tmp_path / name, f"echo {name} >> {note}; exit {statuses.get(name, 0)}"))]
+        for name in ("ruff", "mypy")
+    }
+    monkeypatch.setattr(legs, "checks", lambda *a: commands)
+    return tmp_path / "root", note
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "failed"),
+    [
+        ({}, 0, ""),
+        ({"ruff": 1}, 1, "ruff"),
+        ({"ruff": 1, "mypy": 2}, 1, "ruff, mypy"),
+        ({"pytest": 5}, 5, ""),
+        ({"mypy": 2, "pytest": 1}, 1, "mypy"),
+    ],
+)
+def test_a_failed_leg_fails_the_whole_and_all_legs_run(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    statuses: dict[str, int],
+    status: int,
+    failed: str,
+) -> None:
+    root, note = fake_legs(monkeypatch, tmp_path, statuses)
+    assert legs.run_legs(root, FREE, dict(os.environ), ["-q"]) == status
+    assert note.read_text().splitlines() == ["ruff", "mypy", f"pytest -q [{failed}]"]
+    out, err = capfd.readouterr()
+    assert out == "3 passed\n"
+    assert err.splitlines()[-1].startswith("tpc: leg pytest on CPython 3.13.5")
+
+
+def test_pytest_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root, note = fake_legs(monkeypatch, tmp_path, {"ruff": 1})
+    assert legs.run_legs(root, FREE, dict(os.environ), ["--pytest-only", "-x"]) == 0
+    assert note.read_text() == "pytest -x []\n"
+
+
+BUILDER = """
+import sys
+from pathlib import Path
+from tpc_server.bootstrap import build, cli, interpreter, progress
+progress.PLAIN_AFTER_S = 0.0
+progress.PLAIN_EVERY_S = 0.0
+build.get_tarball = lambda: Path(sys.argv[1])
+build.prepare_c = lambda: None
+build.require_rust = lambda why: None
+interpreter.uv.install = lambda: "no uv"
+raise SystemExit(cli.run_command(["python", "-c", "pass"]))
+"""
+
+
+@pytest.mark.parametrize(("sig", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_interrupted_build_leaves_nothing_running_and_nothing_half_made(
+    tmp_path: Path, sig: signal.Signals, status: int
+) -> None:
+    pid_file = tmp_path / "pid"
+    tarball = fake_source(
+        tmp_path, f"all:\n\t@sh -c 'echo $$$$ > {pid_file}; echo cc -c a.c; exec sleep 99'\n"
+    )
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("make", "sh", "sleep"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    child = subprocess.Popen(
+        [sys.executable, "-c", BUILDER, str(tarball)],
+        env={**os.environ, "PATH": str(tools), "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    seen = ""
+    while "files, a.c" not in seen:
+        line = child.stderr.readline()
+        assert line, seen
+        seen += line
+    child.send_signal(sig)
+    rest = child.communicate(timeout=30)[1]
+    assert child.returncode == status, seen + rest
+    assert "stopped after" in rest
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+    cache = tmp_path / "cache" / "tpc_server"
+    assert list((cache / "python").iterdir()) == []
+    assert not (cache / "build").exists()
+    assert not (cache / "failed.json").exists()
+
+
+def test_the_fakes_answer_like_interpreters(tmp_path: Path) -> None:
+    from tpc_server.bootstrap.probe import probe
+
+    assert probe(str(fake_python(tmp_path / "python"))) == FREE._replace(
+        executable=str(tmp_path / "python")
+    )

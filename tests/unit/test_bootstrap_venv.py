@@ -1,0 +1,137 @@
+"""Environments and the lock files that they are made of. Owner: pytest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.bootstrap_fakes import script, wheel
+from tpc_server.bootstrap import locks, venv
+from tpc_server.bootstrap.locks import builds, lock_file, pins
+from tpc_server.bootstrap.probe import Interpreter, probe
+from tpc_server.bootstrap.progress import BootstrapError
+
+ROOT = Path(__file__).resolve().parents[2]
+HASHED = ("cp313t", "cp314t", "gil", "test", "lint", "pip")
+FREE = Interpreter("/opt/x/bin/python3.13", "CPython", (3, 13, 5), True, False, ())
+
+
+def test_the_builds() -> None:
+    assert builds() == ("cp313t", "cp314t", "gil")
+    with pytest.raises(FileNotFoundError, match="cp399t"):
+        lock_file("cp399t")
+
+
+@pytest.mark.parametrize("name", HASHED)
+def test_every_pin_has_its_hashes(name: str) -> None:
+    text = lock_file(name).read_text()
+    entries = re.split(r"^(?=\w)", text, flags=re.MULTILINE)[1:]
+    assert len(entries) == len(pins(name)) >= 1
+    for entry in entries:
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( \\\n    --hash=sha256:[0-9a-f]{64})+\n", entry), (
+            entry
+        )
+
+
+@pytest.mark.parametrize("build", ["cp313t", "cp314t", "gil"])
+def test_a_build_locks_every_dependency_of_the_package(build: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["granian"]
+    names = {re.split(r"[^\w-]", line)[0].replace("_", "-").lower() for line in wanted}
+    assert names <= set(pins(build))
+    assert set(pins(build)) == set(pins("cp313t"))
+
+
+def test_the_tests_have_what_their_extra_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[^\w-]", line)[0] for line in project["optional-dependencies"]["test"]}
+    assert names <= set(pins("test"))
+
+
+def test_pre_commit_uses_the_locked_ruff() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert set(re.findall(r"ruff==([\d.]+)", text)) == {pins("lint")["ruff"]}
+
+
+def test_the_key_names_interpreter_and_lock_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = venv._key(FREE, "cp313t")
+    assert key.startswith("cp313t-3.13.5t-")
+    others = {
+        venv._key(FREE._replace(version=(3, 13, 6)), "cp313t"),
+        venv._key(FREE._replace(executable="/opt/y/bin/python3.13"), "cp313t"),
+        venv._key(FREE, "cp314t"),
+    }
+    for name in ("cp313t", "build", "pip"):
+        (tmp_path / f"{name}.txt").write_text(lock_file(name).read_text())
+    monkeypatch.setattr(locks, "_PLACES", (tmp_path,))
+    assert venv._key(FREE, "cp313t") == key
+    for name in ("cp313t", "build", "pip"):
+        with (tmp_path / f"{name}.txt").open("a") as file:
+            file.write("# changed\n")
+        others.add(venv._key(FREE, "cp313t"))
+    assert len(others) == 6 and key not in others
+
+
+def test_without_rust_nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BootstrapError, match=r"tokenizers package has .* Install Rust"):
+        venv.environment(FREE)
+    script(tmp_path / "cargo", "")
+    script(tmp_path / "rustc", "echo rustc 1.83.0 '(90b35a623 2024-11-26)'")
+    from tpc_server.bootstrap.toolchain import rust_fault
+
+    assert rust_fault() == ""
+
+
+@pytest.fixture
+def tiny_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Lock files of one small package each, in a folder that pip is told to look in."""
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    for name in ("gil", "cp313t", "cp314t", "test", "pip"):
+        package = f"tiny-{name}"
+        made = wheel(folder, package, "1.0", {f"tiny_{name}.py": b"value = 1\n"})
+        digest = hashlib.sha256(made.read_bytes()).hexdigest()
+        (folder / f"{name}.txt").write_text(f"{package}==1.0 \\\n    --hash=sha256:{digest}\n")
+    (folder / "build.txt").write_text("")
+    monkeypatch.setattr(locks, "_PLACES", (folder,))
+    monkeypatch.setattr(venv, "require_rust", lambda why: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    # What a user may have set must not bend it.
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "elsewhere"))
+    return folder
+
+
+@pytest.mark.timeout(180)
+def test_an_environment_for_real(tiny_locks: Path, tmp_path: Path) -> None:
+    me = probe(sys.executable)
+    assert isinstance(me, Interpreter)
+    assert venv.ready(me) is None
+    python = venv.environment(me)
+    assert venv.ready(me) == python == venv.environment(me)
+    code = f"import tiny_{me.build}, sys; print(sys.prefix)"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(python.parent.parent)
+    # Scripts name the interpreter by a path that holds after the environment is published.
+    shebang = (python.parent / "pip").read_text().splitlines()[0]
+    assert Path(shebang[2:]).exists()
+    venv.add(python, "test")
+    venv.add(python, "test")
+    subprocess.run([python, "-I", "-c", "import tiny_test"], check=True)
+    assert not (tmp_path / "elsewhere").exists()
+
+    # A file other than the locked one is refused.
+    (tiny_locks / "test.txt").write_text(f"tiny-test==1.0 \\\n    --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(BootstrapError, match="differs from the one in the lock file"):
+        venv.add(python, "test")
