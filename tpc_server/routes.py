@@ -132,7 +132,7 @@ class Router:
             self._serial += 1
             wire_rid = f"{item.rid}#{self._prefix}{self._serial:08x}"
             plan = item.plan
-            items.append((wire_rid, item.rid, plan))
+            items.append((wire_rid, item.rid, plan, item.group))
             jobs.append(
                 (
                     wire_rid, item.text, item.input_ids, item.wire, item.token_ids_logprob,
@@ -141,7 +141,7 @@ class Router:
             )  # fmt: skip
         self._open(
             conn.key, records.NATIVE, wanted.stream, wanted.is_batch, request.http11, close, False,
-            b"", wanted.items[0].group or "", created, 0, items,
+            b"", "", created, 0, items,
         )  # fmt: skip
         self._tok_port.send((frame.T_JOB, self._detok_core, jobs))
 
@@ -174,7 +174,7 @@ class Router:
         rid = f"HEALTH_CHECK_{self._prefix}{self._serial:024x}"
         self._open(
             conn.key, records.HEALTH, False, False, request.http11, close, head_only, b"", "",
-            now, now + self.setup.health_timeout_ns, [(rid, rid, _PROBE_PLAN)],
+            now, now + self.setup.health_timeout_ns, [(rid, rid, _PROBE_PLAN, None)],
         )  # fmt: skip
         self._send_probe(rid, [0], 1)
 
@@ -185,7 +185,7 @@ class Router:
         rid = f"{self._prefix}{self._serial:024x}"
         self._open(
             self.core << 40, records.WARMUP, False, False, True, False, False, b"", "", now,
-            now + self.setup.warmup_timeout_ns, [(rid, rid, _PROBE_PLAN)],
+            now + self.setup.warmup_timeout_ns, [(rid, rid, _PROBE_PLAN, None)],
         )  # fmt: skip
         if self.setup.skip_tokenizer:
             self._send_probe(rid, [10, 11, 12], 8)
@@ -235,18 +235,18 @@ class Router:
         self._open(
             conn.key, records.CONTROL, False, False, request.http11, close,
             request.method == b"HEAD", b"", name, now, now + _CONTROL_TIMEOUT_NS,
-            [(rid, rid, _PROBE_PLAN)],
+            [(rid, rid, _PROBE_PLAN, None)],
         )  # fmt: skip
         self._tok_port.send((frame.T_CONTROL, rid, messages.pack_control(self._pack, tag, rid)))
 
     def _open(
         self, key: int, api: int, is_stream: bool, is_batch: bool, chunked: bool, close: bool,
-        head_only: bool, extra: bytes, base_rid: str, created_ns: int, deadline_ns: int,
+        head_only: bool, extra: bytes, name: str, created_ns: int, deadline_ns: int,
         items: list[tuple[Any, ...]],
     ) -> None:  # fmt: skip
         self._stage.detok_port.send(
             (
                 frame.D_OPEN, key, api, is_stream, is_batch, chunked, close, head_only, extra,
-                base_rid, created_ns, deadline_ns, self._tok_core, items,
+                name, created_ns, deadline_ns, self._tok_core, items,
             )
         )  # fmt: skip

@@ -127,3 +127,21 @@ def test_abort_request(start):
         "type": "abort", "message": "Abort in waiting queue"
     }  # fmt: skip
     assert len(run.scheduler.aborted) == 1
+
+
+def test_abort_of_a_batch_rid_ends_its_children_only(start):
+    run = start(manual=True)
+    with Client(run.address) as a, Client(run.address) as b:
+        a.request("POST", "/generate", {"text": ["x", "y"], "rid": "bat"})
+        b.request(
+            "POST", "/generate",
+            {"text": ["x", "y"], "rid": ["r", "s"], "sampling_params": {"n": 2}},
+        )  # fmt: skip
+        run.scheduler.wait_for(lambda s: len(s.live) == 6)
+        assert call(run.address, "POST", "/abort_request", {"rid": "bat"}).status == 200
+        ended = a.answer().json()
+        assert [e["meta_info"]["id"] for e in ended] == ["bat_0", "bat_1"]
+        assert call(run.address, "POST", "/abort_request", {"rid": "s"}).status == 200
+        run.scheduler.wait_for(lambda s: len(s.live) == 2)
+        assert call(run.address, "POST", "/abort_request", {"rid": ["r", "nobody"]}).status == 200
+        assert len(b.answer().json()) == 4

@@ -36,7 +36,7 @@ class SchedulerPort:
     """What `Server` offers a scheduler, over one mesh."""
 
     def __init__(self, mesh: Mesh) -> None:
-        ends = Ends(mesh)
+        ends = self._ends = Ends(mesh)
         self._words = ends.words
         plan = mesh.plan
         self._requests = [ends.receiver(c, SCHEDULER) for c in plan.stage_cores("tokenize")]
@@ -88,6 +88,11 @@ class SchedulerPort:
             return False
         with self._push_lock:
             return broadcast(self._frames, kind, key, parts, self._stopped, self._space)
+
+    def doorbells(self) -> tuple[int, int]:
+        """(written, saved): wake-ups of cores by pushes."""
+        bells = self._ends.bells
+        return sum(b.written for b in bells), sum(b.saved for b in bells)
 
     def _stopped(self) -> bool:
         return bool(self._words[STOPPED])

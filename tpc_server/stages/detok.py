@@ -151,12 +151,12 @@ class DetokStage(StepLoop):
 
     def _open(self, message: frame.Message) -> None:
         (
-            _, key, api, is_stream, is_batch, chunked, close, head_only, extra, base_rid,
+            _, key, api, is_stream, is_batch, chunked, close, head_only, extra, name,
             created_ns, deadline_ns, tok_core, items,
         ) = message  # fmt: skip
         group = Group(
             key, self._writer_of(key), api, is_stream, is_batch, chunked, close, head_only,
-            extra, base_rid, created_ns,
+            extra, name, created_ns,
         )  # fmt: skip
         self.groups[key] = group
         group.deadline_ns = deadline_ns
@@ -166,8 +166,9 @@ class DetokStage(StepLoop):
         state = self.step(request.RECEIVED, request.ACCEPT)
         if api == records.CONTROL:  # nothing to encode
             state = self.step(state, request.ENCODED)
-        for index, (wire_rid, user_rid, plan) in enumerate(items):
+        for index, (wire_rid, user_rid, plan, group_rid) in enumerate(items):
             stream = Stream(group, index, wire_rid, user_rid, plan, port, state)
+            stream.group_rid = group_rid
             self.prepare(stream)
             group.streams.append(stream)
             self.streams[wire_rid] = stream
@@ -188,7 +189,7 @@ class DetokStage(StepLoop):
         for stream in list(self.streams.values()):
             group = stream.group
             if group.api == records.NATIVE and (
-                user_rid is None or user_rid in (stream.user_rid, group.base_rid)
+                user_rid is None or user_rid in (stream.user_rid, stream.group_rid)
             ):
                 self.counters.aborts += 1
                 stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
@@ -205,7 +206,7 @@ class DetokStage(StepLoop):
             group = stream.group
             self._forget_stream(stream, request.FINISH)
             group.remaining = 0
-            status, body, content_type = self.setup.render_control(group.base_rid, payload)
+            status, body, content_type = self.setup.render_control(group.name, payload)
             self._answer(group, status, body, content_type)
 
     def on_error(self, wire_rid: str, message: str) -> None:
@@ -231,7 +232,7 @@ class DetokStage(StepLoop):
             self.ready_hook(False)
             self._close(group)
         elif group.api == records.CONTROL:
-            self._answer(group, *self.setup.render_control(group.base_rid, None))
+            self._answer(group, *self.setup.render_control(group.name, None))
         else:
             self._answer(group, 503, b"", http.TEXT)
 

@@ -25,14 +25,29 @@ class Group:
     """The answer to one HTTP request."""
 
     __slots__ = (
-        "api", "base_rid", "chunked", "close", "created_ns", "deadline_ns", "done", "extra",
-        "head_only", "head_sent", "is_batch", "is_stream", "key", "last_ns", "remaining",
-        "results", "streams", "writer",
+        "api",
+        "chunked",
+        "close",
+        "created_ns",
+        "deadline_ns",
+        "done",
+        "extra",
+        "head_only",
+        "head_sent",
+        "is_batch",
+        "is_stream",
+        "key",
+        "last_ns",
+        "name",
+        "remaining",
+        "results",
+        "streams",
+        "writer",
     )  # fmt: skip
 
     def __init__(
         self, key: int, writer: Any, api: int, is_stream: bool, is_batch: bool, chunked: bool,
-        close: bool, head_only: bool, extra: bytes, base_rid: str, created_ns: int,
+        close: bool, head_only: bool, extra: bytes, name: str, created_ns: int,
     ) -> None:  # fmt: skip
         self.key = key  # connection key
         self.writer = writer
@@ -43,7 +58,7 @@ class Group:
         self.close = close  # close the connection after the answer
         self.head_only = head_only
         self.extra = extra  # header lines of this answer
-        self.base_rid = base_rid
+        self.name = name  # of a control request
         self.created_ns = created_ns
         self.deadline_ns = 0  # probes and control requests: answered by then
         self.last_ns = created_ns  # last time bytes were written
@@ -58,7 +73,7 @@ class Stream:
     """One generation: its detokenizer, what is rendered and not yet written, its counters."""
 
     __slots__ = (
-        "cached", "completion", "detok", "fast", "finish", "frags", "group", "hidden",
+        "cached", "completion", "detok", "fast", "finish", "frags", "group", "group_rid", "hidden",
         "ids", "index", "logprobs", "middle", "mode", "out_ids", "plan", "prompt_ids",
         "prompt_tokens", "reasoning", "rid_json", "state", "text", "tok_port", "transform",
         "unshown", "user_rid", "versions", "waiting", "wire_rid", "writer",
@@ -73,6 +88,7 @@ class Stream:
         self.index = index
         self.wire_rid = wire_rid
         self.user_rid = user_rid
+        self.group_rid: str | None = None  # of the batch it is part of: an abort of it ends this
         self.plan = plan  # see render.plan
         self.tok_port = tok_port  # to the tokenize stage that sent it
         self.state = state
