@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import struct
 import threading
@@ -46,6 +47,13 @@ def test_ids_as_list_and_as_bytes(encoder):
     assert ids == [0x68, 0xC3, 0xA9]
     assert encoder.encode_bytes("hé") == struct.pack("=3q", *ids)
     assert encoder.encode_bytes("") == b""
+
+
+def test_encoding_starts_no_threads_of_its_own(encoder):
+    before = os.listdir("/proc/self/task")
+    encoder.encode("some text " * 1000)
+    assert os.listdir("/proc/self/task") == before
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
 
 
 def test_decode_passes_over_ids_that_cannot_be(encoder):

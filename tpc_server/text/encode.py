@@ -1,9 +1,13 @@
 """Text to ids with Hugging Face tokenizers. Owner: one core per Encoder and per EncodeHelper.
 
 A short prompt is encoded in the core's own turn (tens of microseconds). A long one takes
-milliseconds to seconds and goes to the core's helper thread: the tokenizer runs detached from the
-interpreter, so neither a GIL nor the garbage collector waits for it, and where both share one CPU
-the helper's higher niceness lets the core run first.
+milliseconds to seconds and goes to the core's helper thread; where both share one CPU the helper's
+higher niceness lets the core run first.
+
+Everything goes through the batch call, with a batch of one: ``Tokenizer.encode`` keeps its thread
+attached (a GIL build stands still, and a free-threaded one as soon as its collector wants to stop
+the world), ``encode_batch_fast`` detaches, leaves offsets out and costs no more. It would spread a
+batch over a thread pool of its own, which is switched off: threads are the core plan's business.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at every call of a batch
 
 from tokenizers import Tokenizer
 
@@ -35,20 +41,21 @@ class Encoder:
     sets truncation or padding on it.
     """
 
-    __slots__ = ("tokenizer",)
+    __slots__ = ("_encode_batch", "tokenizer")
 
     def __init__(self, json_text: str) -> None:
         self.tokenizer: Any = Tokenizer.from_str(json_text)
+        self._encode_batch: Any = self.tokenizer.encode_batch_fast
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of a prompt, with the special tokens the model wants around a plain text."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        encodings = self._encode_batch([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encodings[0].ids
         return ids
 
     def encode_bytes(self, text: str, add_special_tokens: bool = True) -> bytes:
         """The same ids as int64 in native order, as the scheduler takes them."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return array("q", encoding.ids).tobytes()
+        return array("q", self.encode(text, add_special_tokens)).tobytes()
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids; an id that no token can have (negative, or over 32 bits) has no text."""
