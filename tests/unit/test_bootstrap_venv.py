@@ -132,6 +132,8 @@ def test_an_environment_for_real(tiny_locks: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
     # A file other than the locked one is refused.
-    (tiny_locks / "test.txt").write_text(f"tiny-test==1.0 \\\n    --hash=sha256:{'0' * 64}\n")
+    wheel(tiny_locks, "tiny-lint", "1.0", {"tiny_lint.py": b"value = 1\n"})
+    (tiny_locks / "lint.txt").write_text(f"tiny-lint==1.0 \\\n    --hash=sha256:{'0' * 64}\n")
     with pytest.raises(BootstrapError, match="differs from the one in the lock file"):
-        venv.add(python, "test")
+        venv.add(python, "lint")
+    assert not list(python.parent.parent.glob("added-lint*"))

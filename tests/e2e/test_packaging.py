@@ -1,0 +1,93 @@
+"""The wheel that `pip install .` makes: its files and its metadata. Owner: pytest."""
+
+from __future__ import annotations
+
+import email
+import subprocess
+import sys
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, from a copy of the committed and the new files: a build writes into its source."""
+    source = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in listed.stdout.decode().split("\0"):
+        place = source / name
+        if name and (ROOT / name).exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_symlink():
+                place.symlink_to((ROOT / name).readlink())
+            else:
+                place.write_bytes((ROOT / name).read_bytes())
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "-w",
+        str(source / "out"),
+        str(source),
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return zipfile.ZipFile(next((source / "out").glob("tpc_server-*-py3-none-any.whl")))
+
+
+@pytest.fixture(scope="module")
+def metadata(built: zipfile.ZipFile) -> Message:
+    name = next(n for n in built.namelist() if n.endswith(".dist-info/METADATA"))
+    return email.message_from_bytes(built.read(name))
+
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(180)]
+
+
+def test_every_module_is_in_and_nothing_else(built: zipfile.ZipFile) -> None:
+    modules = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tpc_server").rglob("*.py")
+        if "lockfiles" not in path.parts
+    }
+    names = {n for n in built.namelist() if ".dist-info/" not in n}
+    locks = {
+        f"tpc_server/bootstrap/lockfiles/{path.name}"
+        for path in (ROOT / "requirements").glob("*.txt")
+    }
+    assert names == modules | locks | {"tpc_server/py.typed"}
+
+
+def test_the_metadata_is_complete(metadata: Message) -> None:
+    assert metadata["Name"] == "tpc-server"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Summary"] and metadata["Description-Content-Type"] == "text/markdown"
+    assert {"granian", "test", "dev"} <= set(metadata.get_all("Provides-Extra") or ())
+
+
+def test_no_requirement_is_a_pin(metadata: Message) -> None:
+    """Installing beside other software must move none of its packages."""
+    wanted = metadata.get_all("Requires-Dist") or []
+    assert len(wanted) >= 12
+    for line in wanted:
+        requirement = line.split(";")[0]
+        assert not any(sign in requirement for sign in ("==", "<", "~=")), line
+
+
+def test_the_console_script(built: zipfile.ZipFile) -> None:
+    name = next(n for n in built.namelist() if n.endswith("entry_points.txt"))
+    assert "tpc-server = tpc_server.__main__:main" in built.read(name).decode()
