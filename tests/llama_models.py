@@ -32,6 +32,7 @@ class TinyModel:
         self.rope_base = rope_base
         self.factors = None if factors is None else np.array(factors, np.float32)
         self.eps = 1e-5
+        self.loaded: Any = None  # for whoever reads its file only once
         self.eos = 2
         rng = np.random.default_rng(seed)
         q, kv = self.n_heads * self.head_dim, self.n_kv * self.head_dim

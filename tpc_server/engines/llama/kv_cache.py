@@ -97,8 +97,8 @@ def shared_length(a: Sequence[int], b: Sequence[int]) -> int:
 class KvCache:
     """`n_slots` sequences, `budget` positions together.
 
-    The budget counts what running requests may come to need; what finished sequences keep on top
-    of it is given back, oldest first.
+    The budget covers what running requests may come to need and what finished sequences keep; the
+    oldest of these make room for the former.
     """
 
     def __init__(self, config: LlamaConfig, n_slots: int, budget: int) -> None:
@@ -165,19 +165,22 @@ class KvCache:
             return False
         return any(not other.in_use and not other.tokens for other in self.slots)
 
-    def _touch(self, slot: Slot) -> None:
-        """`slot` is the latest; the oldest finished sequences go while the budget is exceeded."""
+    def _touch(self, touched: Slot) -> None:
+        """`touched` is the latest; the oldest finished sequences make room for what is promised."""
         self._clock += 1
-        slot.used_at = self._clock
-        held = self.held()
-        if held <= self.budget:
-            return
-        for slot in sorted(self.slots, key=lambda s: s.used_at):
-            if held <= self.budget:
+        touched.used_at = self._clock
+        done = [slot for slot in self.slots if not slot.in_use and slot.capacity]
+        kept = sum(slot.capacity for slot in done)
+        done.sort(key=_last_used)
+        for slot in done:
+            if self.promised + kept <= self.budget:
                 break
-            if not slot.in_use and slot.capacity:
-                held -= slot.capacity
-                slot.clear()
+            kept -= slot.capacity
+            slot.clear()
+
+
+def _last_used(slot: Slot) -> int:
+    return slot.used_at
 
 
 def _emptiest_then_oldest(slot: Slot) -> tuple[bool, int]:

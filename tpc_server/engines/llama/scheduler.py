@@ -15,7 +15,7 @@ import numpy as np
 
 from . import logprobs, sampler
 from .gguf_tensors import Array
-from .kv_cache import KvCache
+from .kv_cache import KvCache, shared_length
 from .model import LlamaModel, Piece
 from .request import Request, abort_reason, internal_error
 from .settings import LlamaSettings
@@ -23,6 +23,8 @@ from .stops import Decode, finish_after_token
 
 #: Prompt rows whose logits are held at once (a row is the vocabulary's size in float32).
 _LOGITS_ROWS = 64
+#: Tokens of a shared prefix that are worth a step's wait for the request that computes them.
+_SHARE_WORTH = 32
 
 
 class Scheduler:
@@ -122,15 +124,15 @@ class Scheduler:
     def _admit(self, failed: list[Request]) -> None:
         """Start waiting requests, in order, while their prompts can begin in this step.
 
-        A prompt that would only begin later is left waiting: by then the one before it may have
-        computed a prefix that it shares.
+        A prompt that would only begin later is left waiting, and one that shares much with a
+        prompt being computed waits for it (the samples of one prompt arrive together).
         """
         room = self._prompt_room() - sum(
             len(r.prompt) - r.computed for r in self.running if r.computed < len(r.prompt)
         )
         while self.waiting and room > 0 and len(self.running) < self._settings.max_running_requests:
             request = self.waiting[0]
-            if not self._cache.fits(request.need):
+            if not self._cache.fits(request.need) or self._prefix_is_coming(request):
                 break
             self.waiting.popleft()
             try:
@@ -141,11 +143,25 @@ class Scheduler:
                 continue
             room -= len(request.prompt) - request.computed
 
+    def _most_shared(self, request: Request) -> int:
+        """How much of the prompt may come from the cache: the last position needs its logits, and
+        so do those whose logprobs are wanted."""
+        if not self._settings.prefix_cache:
+            return 0
+        most = len(request.prompt) - 1
+        return most if request.lp_wish is None else min(most, request.lp_wish.start)
+
+    def _prefix_is_coming(self, request: Request) -> bool:
+        most = self._most_shared(request)
+        for other in self.running:
+            if other.computed < min(len(other.prompt), most - _SHARE_WORTH + 1):
+                common = min(shared_length(other.prompt, request.prompt), most)
+                if common - other.computed >= _SHARE_WORTH:
+                    return True
+        return False
+
     def _start(self, request: Request) -> None:
-        shared = len(request.prompt) - 1 if self._settings.prefix_cache else 0
-        if request.lp_wish is not None:
-            # Positions from `start` on need their logits, so they must be computed.
-            shared = min(shared, request.lp_wish.start)
+        shared = self._most_shared(request)
         request.slot = slot = self._cache.take(request.prompt, request.need, shared)
         request.computed = request.cached = len(slot.tokens)
         self.prompt_tokens += len(request.prompt)
