@@ -294,7 +294,8 @@ class IngressStage:
             if not conn.eof:
                 self._step(conn, connection.BYTES)
             self._next(conn)
-            if len(conn.queue) <= _MAX_PIPELINED // 2:
+            # After the peer's FIN the descriptor stays readable: its end was read already.
+            if len(conn.queue) <= _MAX_PIPELINED // 2 and not conn.eof:
                 self._want(conn, reactor.IN | reactor.RDHUP)
         elif conn.parser.started:
             self._step(conn, connection.BYTES)
