@@ -62,6 +62,13 @@ class Router:
         # Unique for this start of this core, so that the scheduler never sees a rid twice.
         self._prefix = f"{core:02x}{os.urandom(3).hex()}"
         self._serial = 0
+        # This core's own table: a shared dict with keys of bytes takes a lock at every look-up.
+        self._handlers: dict[bytes, Any] = {}
+        for path, methods in ROUTES.items():
+            for method, name in methods.items():
+                self._handlers[method + path] = getattr(self, name)
+                if method == b"GET":
+                    self._handlers[b"HEAD" + path] = getattr(self, name)
         self._stage: Any = None
         self._tok_port: Any = None
         self._tok_core = 0
@@ -89,24 +96,26 @@ class Router:
 
     def dispatch(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """Answer a request now or open its group."""
-        methods = ROUTES.get(request.path)
-        method = request.method
-        if methods is None:
-            self._error(conn, request, close, 404, "Not Found")
-            return
-        head_only = method == b"HEAD"
-        name = methods.get(b"GET" if head_only else method)
-        if name is None:
-            allowed = sorted({*methods, *([b"HEAD"] if b"GET" in methods else [])})
-            extra = b"Allow: %b\r\n" % b", ".join(allowed)
-            self._error(conn, request, close, 405, "Method Not Allowed", extra)
+        handler = self._handlers.get(request.method + request.path)
+        if handler is None:
+            self._no_route(conn, request, close)
             return
         try:
-            getattr(self, name)(conn, request, close)
+            handler(conn, request, close)
         except BadRequest as error:
             self.counters.errors += 1
             body = native_error_body(error.message, error.status)
+            head_only = request.method == b"HEAD"
             self._stage.answer(conn, error.status, body, http.JSON, close, head_only)
+
+    def _no_route(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        methods = ROUTES.get(request.path)
+        if methods is None:
+            self._error(conn, request, close, 404, "Not Found")
+            return
+        allowed = sorted({*methods, *([b"HEAD"] if b"GET" in methods else [])})
+        extra = b"Allow: %b\r\n" % b", ".join(allowed)
+        self._error(conn, request, close, 405, "Method Not Allowed", extra)
 
     def _error(
         self, conn: Connection, request: HttpRequest, close: bool, status: int, message: str,

@@ -25,9 +25,10 @@ def answer(
     status: int, body: bytes, content_type: bytes, close: bool, head_only: bool, extra: bytes = b""
 ) -> bytes:
     """A whole response; `extra` are header lines that end in CRLF, `head_only` is for HEAD."""
-    head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
-        status,
-        _REASON.get(status, b"Error"),
+    # The usual status spares the shared table.
+    line = b"200 OK" if status == 200 else b"%d %b" % (status, _REASON.get(status, b"Error"))
+    head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
+        line,
         content_type,
         len(body),
         extra,
