@@ -51,15 +51,21 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     if command is None:
         say(f"no command {name!r}; `./tpc help` lists them")
         return 2
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         return command(words)
+    except BrokenPipeError:
+        # Whoever reads our output has had enough; what is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except BootstrapError as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:
         say("stopped")
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
