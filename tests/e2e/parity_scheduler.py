@@ -32,7 +32,7 @@ class ByHand:
         """A counter summed over the cores, as published last."""
         return sum(core[name] for core in self.server.counters())
 
-    def send(self, text: str = "abc", rid: str | None = None, stream: bool = True, **more: Any):
+    def send(self, text: Any = "abc", rid: str | None = None, stream: bool = True, **more: Any):
         """Send one /generate request; its connection."""
         client = Client(self.address)
         self.clients.append(client)

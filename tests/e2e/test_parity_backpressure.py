@@ -18,7 +18,7 @@ from tests.http_client import Client
 from tpc_server.mesh import FRAME_RING_BYTES
 
 DONE = {"type": "length", "length": 2}
-STALL_S = 2.5  # of a stopped core; what is tried meanwhile takes milliseconds
+STALLS_S = (2.5, 5, 10)  # of a stopped core; what is tried meanwhile takes milliseconds
 
 
 class Pusher(threading.Thread):
@@ -114,9 +114,9 @@ def heartbeat(run, core):
     return run.server.counters()[core]["heartbeat_ns"]
 
 
-def stop_core(run, core):
-    """Stop a core for `STALL_S`; returns once it stands, with its last heartbeat."""
-    run.server.command(b"stall", str(STALL_S).encode(), only=core)
+def stop_core(run, core, seconds):
+    """Stop a core; returns once it stands, with its last heartbeat."""
+    run.server.command(b"stall", str(seconds).encode(), only=core)
     seen, same = heartbeat(run, core), 0
     for _ in range(400):
         run.server.command(b"nothing", only=core)  # rung and awake, it would beat
@@ -130,16 +130,22 @@ def stop_core(run, core):
 
 
 def test_a_stopped_core_delays_pushes_only_once_its_own_ring_is_full(model_folder):
+    # A machine that is busy with other things may need a second try, and a longer stop.
+    assert any(pushes_beside_a_stopped_core(model_folder, seconds) for seconds in STALLS_S)
+
+
+def pushes_beside_a_stopped_core(model_folder, seconds):
+    """Whether the other core was served while the first one stood; nothing is lost in any case."""
     cap = 40
     with by_hand(model_folder, {"plan": placed(["2"])}, from_scheduler_cap=cap) as run:
         # The first core is the one a push comes to first.
         (stopped, stopped_rid), (live, live_rid) = one_on_each(run)
-        stood = stop_core(run, 0)
+        stood = stop_core(run, 0, seconds)
         total = 3 * cap
         pusher = Pusher(
             [
-                lambda k=k: run.push((live_rid, "l", None), (stopped_rid, "s", None))
-                for k in range(total)
+                lambda: run.push((live_rid, "l", None), (stopped_rid, "s", None))
+                for _ in range(total)
             ]
         )
         live.head()
@@ -147,9 +153,10 @@ def test_a_stopped_core_delays_pushes_only_once_its_own_ring_is_full(model_folde
         # other ring first.
         for k in range(1, cap + 2):
             assert next_event(live)["text"] == "l" * k
-        assert pusher.done == cap
-        assert not select.select([live.sock], [], [], 0)[0] and not live.buffer
-        assert heartbeat(run, 0) == stood, "the machine is too slow: the core runs again already"
+        done = pusher.done
+        more = live.buffer or select.select([live.sock], [], [], 0)[0]
+        stands = heartbeat(run, 0) == stood
+        assert not stands or (done == cap and not more)
         assert pusher.finish() == [True] * total
         stopped.head()
         for client, letter, first in ((live, "l", cap + 2), (stopped, "s", 1)):
@@ -162,6 +169,7 @@ def test_a_stopped_core_delays_pushes_only_once_its_own_ring_is_full(model_folde
             assert last["meta_info"]["completion_tokens"] == total + 1
             assert next_event(client) == "[DONE]"
         assert run.total("malformed") == run.total("resets") == 0
+        return stands
 
 
 def test_a_push_that_waits_ends_with_false_on_shutdown(model_folder):
@@ -225,7 +233,7 @@ def test_every_push_wakes_a_waiting_scheduler(model_folder):
     wait_ms, rounds = 30_000, 150
     with by_hand(model_folder) as run, Client(run.address) as client:
         server = run.server
-        got = []
+        got: list[float] = []
 
         def schedule():
             while len(got) < rounds:

@@ -133,7 +133,7 @@ def test_an_unknown_argument_is_named(kind):
         kind("by position")
 
 
-WRONG = {
+WRONG: dict[str, object] = {
     "model_path": None, "served_model_name": 3, "host": b"x", "port": "80", "grpc_port": 1.5,
     "log_level": 20, "default_chat_template_kwargs": "[1]", "skip_tokenizer_init": 1,
     "incremental_streaming_output": "yes", "tokenizer_worker_num": True,
@@ -199,7 +199,7 @@ def test_what_a_scheduler_gets(model_folder):
         for _, values in request.buffers:
             assert type(values) is numpy.ndarray and values.dtype == numpy.int64
             assert values.ndim == 1 and not values.flags.writeable
-            assert memoryview(values).cast("B").nbytes == values.nbytes  # as SGLang copies it
+            assert memoryview(values.data).cast("B").nbytes == values.nbytes  # as SGLang copies it
         assert [values.tolist() for _, values in request.buffers] == [[97, 98, 99], [5, 9]]
 
 
