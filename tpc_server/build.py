@@ -12,7 +12,7 @@ from .counters import CONNECTIONS, Counters
 from .mesh import Ends, Mesh
 from .reactor import IN, Reactor
 from .routes import Router
-from .stages.base import LocalPort, Port, RemotePort, Stage
+from .stages.base import LocalPort, Outbox, Port, RemotePort, Stage
 from .stages.detok import DetokStage
 from .stages.egress import EgressStage, RemoteWriter, gone_writer
 from .stages.ingress import KEY_BITS, IngressStage
@@ -24,7 +24,7 @@ class StageSet:
 
     def __init__(
         self, index: int, link: Mesh, setup: Any, counters: Counters, poller: Reactor,
-        ends: Ends, ports: dict[int, RemotePort], to_scheduler: Any, aborts: Any,
+        ends: Ends, ports: dict[int, RemotePort], outbox: Outbox, to_scheduler: Any, aborts: Any,
         listeners: list[socket.socket], generation: int,
     ) -> None:  # fmt: skip
         plan = link.plan
@@ -59,7 +59,7 @@ class StageSet:
             self.detok.ready_hook = self._warm
             self._inboxes["detok"] = self.detok.inbox
         if "tokenize" in mine:
-            self.tokenize = TokenizeStage(setup, counters, to_scheduler, aborts)
+            self.tokenize = TokenizeStage(index, setup, counters, outbox, to_scheduler, aborts)
             self.tokenize.helper_hook = self._watch_helper
             self._inboxes["tokenize"] = self.tokenize.inbox
         self._reactor = poller

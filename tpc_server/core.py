@@ -9,8 +9,10 @@ look again, wait.
 from __future__ import annotations
 
 import copy
+import os
 import time
 import traceback
+from bisect import bisect_right
 from collections import deque
 from typing import Any, Final
 
@@ -21,13 +23,15 @@ from .build import StageSet
 from .counters import Counters
 from .mesh import ALIEN, SCHEDULER, Ends, Mesh
 from .reactor import Reactor
-from .stages.base import RemotePort
+from .ring import Record
+from .stages.base import STAMP_BYTES, Outbox, RemotePort
 
 TICK_NS: Final = 250_000_000
 _BACKSTOP_S: Final = 0.25  # longest wait: the tick
 _BACKLOG_S: Final = 0.002  # while a ring towards another end is full
 _PUBLISH_NS: Final = 100_000_000
 _DRAIN: Final = 256
+_ALL: Final = 1 << 30  # records: a ring is drained to its end
 _BUDGET: Final = 256
 _DEATHS: Final = 3  # within _DEATH_WINDOW_NS: give up
 _DEATH_WINDOW_NS: Final = 30_000_000_000
@@ -80,7 +84,8 @@ class Core:
         self._accepting = False
         self._stopping_ns = 0
         # Drained from a ring and not yet with a stage: survives a death.
-        self._undelivered: deque[tuple[int, bytes, bytes]] = deque()
+        self._undelivered: deque[Record] = deque()
+        self._later: list[Record] = []
         self._leftover: list[frame.Message] = []
         generation = 0
         while True:
@@ -112,12 +117,14 @@ class Core:
         index = self.index
         self._sleeper = ends.sleeper(index)
         others = [c for c in range(self.link.n) if c != index]
-        self._mail = [ends.receiver(c, index) for c in (*others, ALIEN)]
+        self._mail = [ends.receiver(c, index) for c in others]
+        self._alien = ends.receiver(ALIEN, index)
         detok = index in plan.stage_cores("detok")
         self._frames = ends.receiver(SCHEDULER, index) if detok else None
-        self._sources = [*self._mail, *([self._frames] if self._frames else [])]
+        self._sources = [*self._mail, self._alien, *([self._frames] if self._frames else [])]
         self._senders = {c: ends.sender(index, c) for c in others}
-        self._ports = {c: RemotePort(s) for c, s in self._senders.items()}
+        self._outbox = Outbox()
+        self._ports = {c: RemotePort(s, self._outbox) for c, s in self._senders.items()}
         self._to_scheduler = self._aborts = None
         if index in plan.stage_cores("tokenize"):
             self._to_scheduler = ends.sender(index, SCHEDULER)
@@ -130,7 +137,8 @@ class Core:
         self.reactor = Reactor(self._sleeper.fileno())
         self.stages = StageSet(
             self.index, self.link, self.setup, self.counters, self.reactor, self.ends,
-            self._ports, self._to_scheduler, self._aborts, self._listeners, generation,
+            self._ports, self._outbox, self._to_scheduler, self._aborts, self._listeners,
+            generation,
         )  # fmt: skip
         if self._accepting:
             self.stages.start_accepting()
@@ -163,12 +171,13 @@ class Core:
         words = self.ends.words
         frames = self._frames
         mail = self._mail
+        alien = self._alien
+        outbox = self._outbox
         stages = self.stages
         polled = stages.polled
         reactor_poll = self.reactor.poll
         detok = stages.detok
         senders = self._all_senders
-        ports = list(self._ports.values())
         clock = time.monotonic_ns
         next_tick = next_publish = 0
         while True:
@@ -180,20 +189,20 @@ class Core:
                 if records:
                     detok.records.extend(records)
                     work = len(records)
-            for receiver in mail:
-                records = receiver.drain(_DRAIN)
-                if records:
-                    work += len(records)
-                    self._undelivered.extend(records)
+            if mail:
+                work += self._receive(clock().to_bytes(STAMP_BYTES, "big"))
+            commands = alien.drain(_DRAIN)
+            if commands:
+                work += len(commands)
+                self._undelivered.extend(commands)
             if self._undelivered:
                 self._deliver()
             for stage in polled:
                 work += stage.poll(_BUDGET)
             backlog = False
-            for port in ports:
-                if port.backlog:
-                    port.pump()
-                    backlog = backlog or bool(port.backlog)
+            if outbox:
+                outbox.pump()
+                backlog = bool(outbox)
             for sender in senders:
                 if not sender.flush():
                     backlog = True
@@ -252,6 +261,28 @@ class Core:
         counters.doorbells_saved = sum([bell.saved for bell in bells])
         counters.publish(words, self._counters_at)
 
+    def _receive(self, now: bytes) -> int:
+        """Messages of other cores, in the order of their times; how many are at hand.
+
+        Rings are read one after the other, so a message can be found whose cause was posted into
+        a ring that had been read by then. A cause is always older than its effect: all that are
+        older than `now`, which is before the first ring was read, are here with their causes.
+        The rest waits for the next turn.
+        """
+        found = self._later
+        for receiver in self._mail:
+            records = receiver.drain(_ALL)
+            if records:
+                found += records
+        if not found:
+            return 0
+        count = len(found)
+        found.sort(key=_stamp)
+        known = bisect_right(found, now, key=_stamp)
+        self._undelivered.extend(found[:known])
+        del found[:known]
+        return count
+
     def _deliver(self) -> None:
         stages = self.stages
         records = self._undelivered
@@ -284,9 +315,40 @@ class Core:
         elif name == CMD_STALL:
             time.sleep(float(payload))
 
+    def close(self) -> None:
+        """Any thread, after the core's has ended: descriptors it held, or that were sent to it."""
+        stages = getattr(self, "stages", None)
+        if stages is None:
+            return
+        stages.abandon()
+        self.reactor.close()
+        for receiver in self._mail:
+            self._later += receiver.drain(_ALL)
+        left = [*self._undelivered, *self._later]
+        for message in (
+            *stages.leftover(),
+            *self._leftover,
+            *self._outbox.unsent(),
+            *[frame.decode(payload) for kind, _, payload in left if kind == wire.MESSAGE],
+        ):
+            fd = _descriptor_of(message)
+            if fd >= 0:
+                os.close(fd)
+
     def _may_stop(self, now: int) -> bool:
         """Everything is flushed, or the grace is over."""
         quiet = not self.stages.busy() and not any(s.backlog for s in self._all_senders)
         # Streams of other cores may still end through this one: a short pause for their messages.
         settled = now - self._stopping_ns > 2 * TICK_NS // 5
         return (quiet and settled) or now - self._stopping_ns > _STOP_GRACE_NS
+
+
+def _stamp(record: Record) -> bytes:
+    return record[1]
+
+
+def _descriptor_of(message: frame.Message) -> int:
+    """The descriptor that a message hands over, or -1."""
+    if message[0] == frame.E_ATTACH:
+        return int(message[2])
+    return int(message[1]) if message[0] == frame.I_HANDOVER else -1

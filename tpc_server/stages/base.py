@@ -6,12 +6,16 @@ core runs it, nor where the stages it talks to run: it only holds ports.
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from collections import deque
-from typing import Protocol
+from time import monotonic_ns
+from typing import Final, Protocol
 
 from .. import frame
 from ..boundary import wire
 from ..mailbox import Sender
+
+STAMP_BYTES: Final = 8  # of a message's time, big-endian, so that bytes compare as numbers do
 
 
 class Port(Protocol):
@@ -55,29 +59,62 @@ class LocalPort:
         self._append(message)
 
 
+class Outbox:
+    """What one core sends to the others, in the order in which it was sent.
+
+    A ring that is full holds back everything sent after it, to any core: a message can then not
+    overtake one that it depends on by another way. Each carries the time at which it was
+    published (`received` in `core.py` puts those of several cores in order).
+    """
+
+    __slots__ = ("_acquire", "_release", "_spill")
+
+    def __init__(self) -> None:
+        lock = allocate_lock()
+        self._acquire = lock.acquire
+        self._release = lock.release
+        # Bounded by the number of live requests: each sends a fixed number of messages.
+        self._spill: deque[tuple[Sender, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._spill)
+
+    def send(self, sender: Sender, data: bytes) -> None:
+        """Posts to the ring, or keeps it for `pump` when the ring is full."""
+        if self._spill or not self._post(sender, data):
+            self._spill.append((sender, data))
+
+    def pump(self) -> None:
+        """Moves what waits into the rings as far as it fits."""
+        spill = self._spill
+        while spill and self._post(*spill[0]):
+            spill.popleft()
+
+    def unsent(self) -> list[frame.Message]:
+        """What no ring has taken."""
+        return [frame.decode(data) for _, data in self._spill]
+
+    def _post(self, sender: Sender, data: bytes) -> bool:
+        # The barrier: what was published before is visible everywhere before the clock is read.
+        self._acquire()
+        self._release()
+        return sender.post(wire.MESSAGE, monotonic_ns().to_bytes(STAMP_BYTES, "big"), (data,))
+
+
 class RemotePort:
     """Port to all stages of one other core: one ring, one doorbell a turn."""
 
-    __slots__ = ("_sender", "_spill")
+    __slots__ = ("_outbox", "_sender")
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, outbox: Outbox) -> None:
         self._sender = sender
-        # Bounded by the number of live requests: each sends a fixed number of messages.
-        self._spill: deque[bytes] = deque()
+        self._outbox = outbox
 
     @property
     def backlog(self) -> int:
-        """Messages waiting on this side of the ring."""
-        return len(self._spill)
+        """Messages of this core, to whichever other, that wait on this side of a ring."""
+        return len(self._outbox)
 
     def send(self, message: frame.Message) -> None:
-        """Posts to the ring, or keeps it for `pump` when the ring is full."""
-        data = frame.encode(message)
-        if self._spill or not self._sender.post(wire.MESSAGE, b"", (data,)):
-            self._spill.append(data)
-
-    def pump(self) -> None:
-        """Moves what waits into the ring as far as it fits."""
-        spill = self._spill
-        while spill and self._sender.post(wire.MESSAGE, b"", (spill[0],)):
-            spill.popleft()
+        """Never blocks."""
+        self._outbox.send(self._sender, frame.encode(message))

@@ -17,7 +17,7 @@ from ..contract.errors import BadRequest
 from ..contract.limits import check_lengths
 from ..text.encode import EncodeHelper, Encoder
 from ..text.stops import count_stop_tokens
-from .base import Port
+from .base import Outbox, Port
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -41,9 +41,12 @@ class TokenizeStage:
     name = "tokenize"
 
     def __init__(
-        self, setup: Any, counters: Counters, to_scheduler: Sender, aborts: Sender
-    ) -> None:
+        self, core: int, setup: Any, counters: Counters, outbox: Outbox, to_scheduler: Sender,
+        aborts: Sender,
+    ) -> None:  # fmt: skip
         self.inbox: deque[frame.Message] = deque()
+        self._core = core
+        self._outbox = outbox
         self.setup = setup
         self.counters = counters
         self._jobs: deque[tuple[int, tuple[Any, ...]]] = deque()
@@ -54,6 +57,8 @@ class TokenizeStage:
         self._encoder = Encoder(setup.tokenizer_json) if setup.tokenizer_json else None
         self._helper: EncodeHelper | None = None
         self._limits = setup.limits
+        # Of these detok was told; they follow once it can read that and the ring has room.
+        self._ready: deque[tuple[int, str, list[Any]]] = deque()
         # Jobs of this stage that the scheduler does not have yet, by wire rid.
         self._waiting: dict[str, tuple[int, tuple[Any, ...]]] = {}
         self._cancelled: set[str] = set()
@@ -81,6 +86,7 @@ class TokenizeStage:
                 self._abort(message[1])
             elif kind == frame.T_CONTROL:
                 self._control(message[1], message[2])
+        done += self._post_ready()
         jobs = self._jobs
         for _ in range(min(_SLICE, len(jobs))):
             core, job = jobs.popleft()
@@ -90,7 +96,12 @@ class TokenizeStage:
 
     def pure_poll(self) -> bool:
         """Whether messages or jobs wait."""
-        return bool(self.inbox or self._jobs)
+        return bool(self.inbox or self._jobs or (self._ready and not self._held))
+
+    @property
+    def _held(self) -> bool:
+        """Whether detok may not be able to read of them yet, or a long request is half sent."""
+        return bool(self._outbox) or self._to_scheduler.backlog
 
     def on_tick(self, now_ns: int) -> None:
         """Nothing here depends on the clock."""
@@ -172,12 +183,30 @@ class TokenizeStage:
         prompt_ids = array("q", bytes(data)).tolist() if want_ids else None
         # Before the request itself: its first frame must not overtake this.
         self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids))
-        if not self._to_scheduler.post(
-            wire.REQUEST, rid.encode(), wire.request_parts(header, buffers)
-        ):
+        parts = wire.request_parts(header, buffers)
+        if self._ready or self._held:
+            self._ready.append((core, rid, parts))
+        else:
+            self._post(core, rid, parts)
+
+    def _post_ready(self) -> int:
+        """Requests that waited for detok to be told; how many went."""
+        ready = self._ready
+        done = 0
+        while ready and not self._held:
+            core, rid, parts = ready.popleft()
+            done += 1
+            if rid in self._cancelled:
+                self._drop(core, rid)
+            else:
+                self._post(core, rid, parts)
+        return done
+
+    def _post(self, core: int, rid: str, parts: list[Any]) -> None:
+        if self._to_scheduler.post(wire.REQUEST, rid.encode(), parts):
+            self._waiting.pop(rid, None)
+        else:
             self._fail(core, rid, 503, FULL)
-            return
-        self._waiting.pop(rid, None)
 
     def _fail(self, core: int, rid: str, status: int, message: str) -> None:
         self._waiting.pop(rid, None)
