@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +36,12 @@ def test_an_answer_is_remembered_until_the_program_changes(
 ) -> None:
     asked: list[str] = []
     real = module._ask
-    monkeypatch.setattr(module, "_ask", lambda path: asked.append(path) or real(path))
+
+    def ask(path: str) -> dict[str, Any] | str:
+        asked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(module, "_ask", ask)
     monkeypatch.setattr(module, "_is_script", lambda path: False)
     python = fake_python(tmp_path / "python")
     first = probe(str(python))
@@ -52,8 +59,6 @@ def test_a_script_is_asked_each_time(tmp_path: Path) -> None:
     stat = shim.stat()
     # Same size and time: as a version manager's shim that now starts another interpreter.
     shim.write_text(shim.read_text().replace("3, 13, 5", "3, 12, 5"))
-    import os
-
     os.utime(shim, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     found = probe(str(shim))
     assert isinstance(found, Interpreter) and found.version == (3, 12, 5)

@@ -60,9 +60,9 @@ def from_source(pgo: bool) -> str:
         folder = sub("python")
         name = f"cpython-{version}t{'-pgo' if pgo else ''}"
         sweep(folder, name)
-        work = sub("build")
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
+        # A killed run's compiler may still be at work there and put files back: never its folder.
+        shutil.rmtree(sub("build"), ignore_errors=True)
+        work = sub("build", secrets.token_hex(4))
         home = folder / f"{name}.{secrets.token_hex(4)}"
         say(f"building a free-threaded CPython {version} from source, once; a few minutes")
         try:
@@ -78,7 +78,7 @@ def from_source(pgo: bool) -> str:
             shutil.rmtree(home, ignore_errors=True)
             raise
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(sub("build"), ignore_errors=True)
         return path
 
 
