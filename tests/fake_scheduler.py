@@ -54,6 +54,7 @@ class FakeScheduler:
         self.changed = threading.Condition()
         self._steps = 0
         self._stop = False
+        self.pushes = 0
         self.silent = False  # receives, never answers
         self.control: dict[str, Any] = {"GetInternalStateReq": {"internal_state": {}}}
         self._thread = threading.Thread(target=self._run, name="fake-scheduler", daemon=True)
@@ -78,6 +79,7 @@ class FakeScheduler:
 
     def push(self, rows: list[tuple[str, Any, list[int], int]]) -> bool:
         """One frame: (rid, finish, ids, prompt tokens) a row. Any thread."""
+        self.pushes += 1
         header = [
             [r[0] for r in rows], [r[1] for r in rows], [r[3] for r in rows],
             [len(r[2]) for r in rows], [0] * len(rows), [0] * len(rows),

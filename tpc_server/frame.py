@@ -18,7 +18,7 @@ T_ABORT: Final = 2  # (kind, wire rid)
 T_CONTROL: Final = 3  # (kind, wire rid, header bytes)
 # to detok
 D_OPEN: Final = 10  # (kind, group tuple: see stages.detok)
-D_ENCODED: Final = 11  # (kind, wire rid, number of prompt ids, ids|None)
+D_ENCODED: Final = 11  # (kind, wire rid, number of prompt ids, ids|None, last ids)
 D_FAIL: Final = 12  # (kind, wire rid, status, message)
 D_ABORT: Final = 13  # (kind, user rid | None for all)
 D_GONE: Final = 14  # (kind, connection key)

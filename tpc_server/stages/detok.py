@@ -114,7 +114,7 @@ class DetokStage(StepLoop):
         if kind == frame.D_OPEN:
             self._open(message)
         elif kind == frame.D_ENCODED:
-            self._encoded(message[1], message[2], message[3])
+            self._encoded(*message[1:])
         elif kind == frame.D_FAIL:
             stream = self.streams.get(message[1])
             if stream is not None:
@@ -176,11 +176,14 @@ class DetokStage(StepLoop):
         group.results = [b""] * len(items)
         self.counters.live_requests = len(self.streams)
 
-    def _encoded(self, wire_rid: str, n_prompt: int, prompt_ids: list[int] | None) -> None:
+    def _encoded(
+        self, wire_rid: str, n_prompt: int, prompt_ids: list[int] | None, last_ids: list[int]
+    ) -> None:
         stream = self.streams.get(wire_rid)
         if stream is not None:
             stream.state = self.step(stream.state, request.ENCODED)
             stream.prompt_tokens = n_prompt
+            self.encoded(stream, last_ids)
             if prompt_ids is not None:
                 stream.prompt_ids = prompt_ids
 

@@ -43,7 +43,7 @@ class Group:
         "results",
         "streams",
         "writer",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, key: int, writer: Any, api: int, is_stream: bool, is_batch: bool, chunked: bool,
@@ -73,11 +73,39 @@ class Stream:
     """One generation: its detokenizer, what is rendered and not yet written, its counters."""
 
     __slots__ = (
-        "cached", "completion", "detok", "fast", "finish", "frags", "group", "group_rid", "hidden",
-        "ids", "index", "logprobs", "middle", "mode", "out_ids", "plan", "prompt_ids",
-        "prompt_tokens", "reasoning", "rid_json", "state", "text", "tok_port", "transform",
-        "unshown", "user_rid", "versions", "waiting", "wire_rid", "writer",
-    )  # fmt: skip
+        "cached",
+        "completion",
+        "context",
+        "detok",
+        "fast",
+        "finish",
+        "frags",
+        "group",
+        "group_rid",
+        "has_context",
+        "hidden",
+        "ids",
+        "index",
+        "keeps_ids",
+        "logprobs",
+        "middle",
+        "mode",
+        "out_ids",
+        "plan",
+        "prompt_ids",
+        "prompt_tokens",
+        "reasoning",
+        "rid_json",
+        "state",
+        "text",
+        "tok_port",
+        "transform",
+        "user_rid",
+        "versions",
+        "waiting",
+        "wire_rid",
+        "writer",
+    )
 
     def __init__(
         self, group: Group, index: int, wire_rid: str, user_rid: str, plan: tuple[Any, ...],
@@ -111,5 +139,7 @@ class Stream:
         self.reasoning = 0
         self.finish: Any = None
         self.versions: Any = None
-        self.unshown = 0  # tokens since the last written frame
+        self.keeps_ids = False  # a stop may have to be cut from the whole text at the end
+        self.context: list[int] = []  # last prompt ids, where the decoder asks for them
+        self.has_context = True
         self.waiting = False  # listed in writer.waiting

@@ -17,6 +17,7 @@ from ..contract.errors import BadRequest
 from ..contract.limits import check_lengths
 from ..text.encode import EncodeHelper, Encoder
 from ..text.stops import count_stop_tokens
+from ..text.windowed import CONTEXT_IDS
 from .base import Outbox, Port
 
 if TYPE_CHECKING:
@@ -180,9 +181,11 @@ class TokenizeStage:
         if logprob_ids is not None:
             buffers.append(("token_ids_logprob", wire.INT64, array("q", logprob_ids)))
         header = self._pack(wanted)
-        prompt_ids = array("q", bytes(data)).tolist() if want_ids else None
+        prompt_ids = ids_of(data) if want_ids else None
+        tail = 8 * CONTEXT_IDS if isinstance(data, bytes) else CONTEXT_IDS
+        last = ids_of(data[-tail:])
         # Before the request itself: its first frame must not overtake this.
-        self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids))
+        self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids, last))
         parts = wire.request_parts(header, buffers)
         if self._ready or self._held:
             self._ready.append((core, rid, parts))
@@ -256,3 +259,8 @@ class TokenizeStage:
         if self._helper is not None:
             self._helper.close()
             self._helper = None
+
+
+def ids_of(data: bytes | array[int]) -> list[int]:
+    """Ids out of int64 bytes or an array."""
+    return (array("q", data) if isinstance(data, bytes) else data).tolist()

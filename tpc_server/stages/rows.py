@@ -1,0 +1,289 @@
+"""One stream's rows: detokenize, render, write, end. Owner: the detok core.
+
+This is what a row takes that is not plain (see `steps.py`): the first and the last, half
+characters, logprobs, several tokens at once, a blocked socket. It leaves the stream ready for the
+plain path again where it can be.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import frame, request
+from ..boundary.batch_header import Batch
+from ..render import http, native, plan
+from ..render.logprobs import INPUT, OUTPUT, LogprobBuffers
+from ..text.detok import Detok, decode_all
+from ..text.escape import EscapedTable, json_escape
+from ..text.windowed import WindowedDetok
+from .stream import CUMULATIVE, INCREMENTAL, NATIVE, SLOW, UNARY, Group, Stream
+
+if TYPE_CHECKING:
+    from ..counters import Counters
+
+OVERFLOW: Final = "the client reads too slowly: its stream was aborted"
+
+
+class StreamRows:
+    """The live streams of one core and the tables their text comes from."""
+
+    def __init__(self, setup: Any, counters: Counters) -> None:
+        self.setup = setup
+        self.counters = counters
+        self.streams: dict[str, Stream] = {}  # by wire rid
+        self.now_ns = time.monotonic_ns()
+        self.weight_version = native.json_string(setup.weight_version)
+        table = setup.pieces
+        self._table = table
+        self._shown = EscapedTable(table, True, setup.vocab_size) if table else None
+        self._all = EscapedTable(table, False, setup.vocab_size) if table else None
+        # Text and id of a token in one piece. None: not made yet; False: takes the slow path.
+        self._inc_shown: list[Any] = [None] * len(self._shown.frag) if self._shown else []
+        self._inc_all: list[Any] = [None] * len(self._all.frag) if self._all else []
+
+    # -- hooks of the stage ----------------------------------------------------------
+
+    def step(self, state: int, event: int) -> int:
+        """Next state of a request."""
+        raise NotImplementedError
+
+    def finished(self, stream: Stream) -> None:
+        """A stream has ended and shown everything."""
+        raise NotImplementedError
+
+    def fail_group(self, group: Group, status: int, message: str, stream: Stream | None) -> None:
+        """End a group with an error."""
+        raise NotImplementedError
+
+    # -- one stream ------------------------------------------------------------------
+
+    def prepare(self, stream: Stream) -> None:
+        """Build what a new stream needs."""
+        wanted = stream.plan
+        stream.rid_json = native.json_string(stream.user_rid)
+        if wanted[plan.LOGPROB]:
+            stream.logprobs = LogprobBuffers(self.text_of if wanted[plan.LOGPROB_TEXT] else None)
+        if stream.group.api != NATIVE:
+            return
+        group = stream.group
+        special = bool(stream.logprobs is not None or wanted[plan.HIDDEN])
+        if not group.is_stream:
+            stream.mode = SLOW if special else UNARY
+            stream.fast = stream.mode
+        elif self._table is not None and not special and not group.is_batch and group.chunked:
+            stream.mode = INCREMENTAL if self.setup.incremental else CUMULATIVE
+            if stream.mode == CUMULATIVE:
+                escaped = self._shown if wanted[plan.SKIP_SPECIAL] else self._all
+                assert escaped is not None
+                stream.frags = escaped.frag
+            elif wanted[plan.SKIP_SPECIAL]:
+                stream.frags = self._inc_shown
+            else:
+                stream.frags = self._inc_all
+            if wanted[plan.PROMPT_IDS]:
+                stream.mode = SLOW
+        stream.keeps_ids = group.is_stream and wanted[plan.STOPS]
+
+    def encoded(self, stream: Stream, last_ids: list[int]) -> None:
+        """The prompt is known: `last_ids` are its end where the decoder asks for context."""
+        table = self._table
+        skip = stream.plan[plan.SKIP_SPECIAL]
+        stream.context = last_ids
+        stream.has_context = table is None or table.gives_context(last_ids, skip)
+        if stream.group.is_stream and not self.setup.skip_tokenizer:
+            stream.detok = self.make_detok(stream)
+
+    def make_detok(self, stream: Stream) -> Any:
+        """Incremental detokenizer of one stream."""
+        wanted = stream.plan
+        if self._table is not None:
+            return Detok(
+                self._table,
+                wanted[plan.SKIP_SPECIAL],
+                wanted[plan.SPACES_BETWEEN],
+                stream.has_context,
+                False,
+            )
+        return WindowedDetok(
+            self.setup.decode(), wanted[plan.SKIP_SPECIAL], stream.context, wanted[plan.STOPS]
+        )
+
+    def text_of(self, token: int) -> str:
+        """Text of one id alone, special tokens shown; half characters are U+FFFD."""
+        table = self._table
+        if table is None:
+            return str(self.setup.decode()([token], False))
+        return decode_all(table, (token,), skip_special=False)
+
+    def slow_row(self, stream: Stream, batch: Batch, row: int, ids: list[int]) -> None:
+        """One row of a frame, whatever is in it."""
+        stream.state = self.step(stream.state, request.CHUNK)
+        stream.prompt_tokens = batch.prompt_tokens[row]
+        stream.cached = batch.cached_tokens[row]
+        stream.reasoning = batch.reasoning_tokens[row]
+        extras = batch.extras
+        if extras is not None:
+            if stream.logprobs is not None:
+                self._add_logprobs(stream, extras, row)
+            if stream.plan[plan.HIDDEN]:
+                self._add_hidden(stream, extras, row)
+        finish = batch.finish_reasons[row]
+        versions = batch.weight_versions
+        self.end_row(stream, finish, ids, versions[row] if versions is not None else None)
+
+    def end_row(self, stream: Stream, finish: Any, ids: list[int], versions: Any) -> None:
+        """Take a row's tokens; show them, or end the stream when `finish` is set."""
+        stream.completion += len(ids)
+        if finish is not None:
+            stream.finish = finish
+            if versions is not None:
+                stream.versions = [{"version": v[0], "start": v[1], "end": v[2]} for v in versions]
+            self.streams.pop(stream.wire_rid, None)
+            aborted = finish.get("type") == "abort"
+            stream.state = self.step(stream.state, request.ABORT if aborted else request.FINISH)
+            self.counters.live_requests = len(self.streams)
+            status = finish.get("status_code") if aborted else None
+            if type(status) is int and 400 <= status < 600 and not stream.group.is_stream:
+                self.fail_group(stream.group, status, str(finish.get("message")), stream)
+                return
+        if not stream.group.is_stream:
+            stream.out_ids += ids
+            if finish is not None:
+                self._store_result(stream)
+            return
+        if ids:
+            stream.ids += (b"," if stream.ids else b"") + ",".join(map(str, ids)).encode()
+        detok = stream.detok
+        if detok is not None:
+            if finish is None:
+                text = detok.step(ids)
+            else:
+                history = stream.out_ids if stream.keeps_ids else None
+                text = detok.finish(
+                    ids, finish.get("matched"), stream.plan[plan.NO_STOP_TRIM], history
+                )
+            if text:
+                stream.text += json_escape(text)
+        if stream.keeps_ids:
+            stream.out_ids += ids
+        if stream.writer.blocked:
+            self._pile_up(stream)
+        else:
+            self.show(stream)
+
+    def _pile_up(self, stream: Stream) -> None:
+        """The reader is behind: keep what there is to show, within the bound."""
+        self.wait_for_room(stream)
+        held = len(stream.text) + len(stream.ids)
+        if self.setup.incremental and held > self.setup.stream_buffer_bytes:
+            stream.fast = SLOW
+            group = stream.group
+            group.close = True
+            if stream.wire_rid in self.streams:
+                stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
+            self.fail_group(group, 503, OVERFLOW, stream)
+
+    def wait_for_room(self, stream: Stream) -> None:
+        """List a stream with its writer, once."""
+        stream.fast = SLOW
+        if not stream.waiting:
+            stream.waiting = True
+            stream.writer.waiting.append(stream)
+
+    def show(self, stream: Stream) -> None:
+        """Write one frame with all that is new, and end the stream if it has finished."""
+        group = stream.group
+        finish = stream.finish
+        latency = None if finish is None else (self.now_ns - group.created_ns) / 1e9
+        meta = native.meta_info(stream, self.weight_version, latency)
+        data = b"data: %b\n\n" % native.result(
+            stream, not self.setup.skip_tokenizer, meta, group.is_batch
+        )
+        if self.setup.incremental:
+            stream.text.clear()
+            stream.ids.clear()
+            if stream.logprobs is not None:
+                stream.logprobs.shown()
+            stream.hidden.clear()
+        self.write_stream(group, data, self.now_ns)
+        if finish is not None:
+            self.finished(stream)
+            return
+        detok = stream.detok
+        if stream.mode and detok is not None and detok.clean and not stream.writer.blocked:
+            opened = native.META_OPEN
+            stream.middle = b'%b%b,"completion_tokens":' % (
+                opened,
+                native.meta_middle(
+                    stream.rid_json, b"null", stream.prompt_tokens, self.weight_version,
+                    stream.cached, stream.reasoning,
+                ),
+            )  # fmt: skip
+            stream.fast = stream.mode
+        else:
+            stream.fast = SLOW
+
+    def write_stream(self, group: Group, data: bytes, now_ns: int) -> None:
+        """One chunk of a streamed answer, its head before the first."""
+        framed = http.chunk(data, group.chunked)
+        if not group.head_sent:
+            framed = self.head_of(group) + framed
+        group.last_ns = now_ns
+        group.writer.write(framed)
+
+    def head_of(self, group: Group) -> bytes:
+        """The response head; marks it as sent."""
+        group.head_sent = True
+        return http.stream_head(group.chunked, group.close, group.extra)
+
+    def _store_result(self, stream: Stream) -> None:
+        """A unary item has ended: its answer object, from all ids at once."""
+        group = stream.group
+        wanted = stream.plan
+        matched = stream.finish.get("matched")
+        if not self.setup.skip_tokenizer:
+            if self._table is not None:
+                text = decode_all(
+                    self._table, stream.out_ids, wanted[plan.SKIP_SPECIAL],
+                    wanted[plan.SPACES_BETWEEN], stream.has_context, matched,
+                    wanted[plan.NO_STOP_TRIM],
+                )  # fmt: skip
+            else:
+                text = self.make_detok(stream).finish(
+                    stream.out_ids, matched, wanted[plan.NO_STOP_TRIM]
+                )
+            stream.text += json_escape(text)
+        stream.ids += ",".join(map(str, stream.out_ids)).encode()
+        latency = (self.now_ns - group.created_ns) / 1e9
+        meta = native.meta_info(stream, self.weight_version, latency)
+        group.results[stream.index] = native.result(
+            stream, not self.setup.skip_tokenizer, meta, False
+        )
+        self.finished(stream)
+
+    # -- columns ---------------------------------------------------------------------
+
+    def _add_logprobs(self, stream: Stream, extras: Any, row: int) -> None:
+        out, prompt, out_top, in_top, out_ids, in_ids = extras.row_logprobs(row)
+        buffers = stream.logprobs
+        wanted = stream.plan
+        if stream.prompt_tokens and not buffers.opened:
+            buffers.opened = True
+            buffers.add_pairs(INPUT[0], *prompt)
+            if wanted[plan.TOP_LOGPROBS]:
+                buffers.add_positions(INPUT[1], in_top)
+            if wanted[plan.TOKEN_IDS_LOGPROB]:
+                buffers.add_positions(INPUT[2], in_ids)
+        buffers.add_pairs(OUTPUT[0], *out)
+        if wanted[plan.TOP_LOGPROBS]:
+            buffers.add_positions(OUTPUT[1], out_top)
+        if wanted[plan.TOKEN_IDS_LOGPROB]:
+            buffers.add_positions(OUTPUT[2], out_ids)
+
+    def _add_hidden(self, stream: Stream, extras: Any, row: int) -> None:
+        rows = extras.hidden(row)
+        if rows:
+            if stream.hidden:
+                stream.hidden += b","
+            stream.hidden += native.to_json(rows)[1:-1]
