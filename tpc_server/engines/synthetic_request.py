@@ -222,9 +222,11 @@ class SyntheticRequest:
         """Whether a running request's ids go out now: never while they may become a stop."""
         if not self.stream:
             return False  # the engine flushes unary answers by its own interval
+        # The first bytes of a character may be those of the stop's next one.
+        whole = text.rstrip("\ufffd")
         for stop in self.sampling[_STOPS]:
             for size in range(min(len(stop), len(text)), 0, -1):
-                if text.endswith(stop[:size]):
+                if text.endswith(stop[:size]) or whole.endswith(stop[:size]):
                     return False
         interval = self.sampling[_INTERVAL] or 1
         return bool(len(self.output) % interval == 0 or len(self.pending) >= interval)

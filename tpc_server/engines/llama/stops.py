@@ -39,8 +39,10 @@ def is_held_back(request: Request) -> bool:
     tail = request.tail
     if not tail:
         return False
+    # The first bytes of a character may be those of the stop's next one.
+    whole = tail.rstrip("\ufffd")
     for string in request.stops.strings:
         for size in range(1, min(len(tail), len(string)) + 1):
-            if tail.endswith(string[:size]):
+            if tail.endswith(string[:size]) or whole.endswith(string[:size]):
                 return True
     return False
