@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from math import isfinite
 from typing import Any, Final
 
 from . import __version__
@@ -94,7 +95,7 @@ _MEMORY_FIELDS: Final = frozenset(("weight", "kvcache", "token_capacity", "graph
 
 
 def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float))
+    return value is None or (isinstance(value, (bool, int, float)) and isfinite(value))
 
 
 def allowed_launch(info: dict[str, Any]) -> dict[str, Any]:

@@ -205,6 +205,7 @@ class Router:
         text = WARMUP_PROMPT if ids is None else None
         wanted = messages.generate_template()
         wanted[messages.GENERATE["input_text"]] = text
+        wanted[messages.GENERATE["logprob_start_len"]] = 0  # as SGLang's own probes
         sampling = messages.sampling_template()
         sampling[messages.SAMPLING["max_new_tokens"]] = max_new_tokens
         sampling[messages.SAMPLING["top_k"]] = 1

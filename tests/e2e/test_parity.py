@@ -144,9 +144,7 @@ def message_params():
     for k, frame in enumerate(FRAMES):
         if frame["kind"] == "ingress" and frame["decoded"][0] not in LATER_MESSAGES:
             tag, rid = frame["decoded"][:2]
-            own = tag == GENERATE and (k == 0 or rid.startswith("HEALTH"))
-            marks = [pytest.mark.xfail(reason="logprob_start_len of our own probes")] if own else []
-            out.append(pytest.param(frame, id=f"{k}-{tag}-{stem(rid)[:20]}", marks=marks))
+            out.append(pytest.param(frame, id=f"{k}-{tag}-{stem(rid)[:20]}"))
     return out
 
 

@@ -180,7 +180,6 @@ def test_rids_before_the_damage_are_still_read(run):
         ),
     ],
 )
-@pytest.mark.xfail(reason="an unreadable control answer ends the core", strict=True)
 def test_a_malformed_control_answer_ends_only_its_request(run, payload):
     other, rid = run.open("one", stream=False)
     asks = Client(run.address)

@@ -22,7 +22,11 @@ _DICT: Final = "dict"
 _PAIRS: Final = "list of (str, int) pairs, or dict"
 _FLOAT: Final = "float or None"
 _FLOATS: Final = "list of floats or None"
-_ANY: Final = "object"
+_OPT_BOOL: Final = "bool or None"
+_MODE: Final = "a DisaggregationMode"
+_DEFAULTS: Final = "DefaultSamplingParams or None"
+_MODEL: Final = "ModelConfig"
+_METRICS: Final = "MetricsConfig or None"
 
 
 def _is_int(value: object) -> bool:
@@ -40,10 +44,18 @@ def _json_object(value: object) -> bool:
 
 def _matches(kind: str, value: object) -> bool:
     """Whether `value` is acceptable for a field of the named kind."""
-    if kind == _ANY:
-        return True
     if kind == _BOOL:
         return isinstance(value, bool)
+    if kind == _OPT_BOOL:
+        return value is None or isinstance(value, bool)
+    if kind == _MODE:
+        return isinstance(value, _Mode)
+    if kind == _DEFAULTS:
+        return value is None or isinstance(value, DefaultSamplingParams)
+    if kind == _MODEL:
+        return value is None or isinstance(value, ModelConfig)
+    if kind == _METRICS:
+        return value is None or isinstance(value, MetricsConfig)
     if kind == _INT:
         return _is_int(value)
     if kind == _OPT_INT:
@@ -73,6 +85,23 @@ def _matches(kind: str, value: object) -> bool:
             isinstance(p, Sequence) and not isinstance(p, str) and len(p) == 2 for p in value
         )
     raise AssertionError(kind)
+
+
+class _Mode(str):
+    """A role: compares and prints as its text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"DisaggregationMode.{self.title()}"
+
+
+class DisaggregationMode:
+    """Role in prefill/decode disaggregation."""
+
+    Null: Final = _Mode("null")
+    Prefill: Final = _Mode("prefill")
+    Decode: Final = _Mode("decode")
 
 
 class _Args:
@@ -122,7 +151,7 @@ class ModelConfig(_Args):
         ("context_len", _INT, 4096),
         ("vocab_size", _INT, 0),
         ("is_multimodal", _BOOL, False),
-        ("default_sampling_params", _ANY, None),
+        ("default_sampling_params", _DEFAULTS, None),
         ("model_type", _OPT_STR, None),
     )
 
@@ -133,27 +162,13 @@ class MetricsConfig(_Args):
     FIELDS = (
         ("multiproc_dir", _OPT_STR, None),
         ("labels", _DICT, {}),
-        ("priority_label", _ANY, None),
+        ("priority_label", _OPT_BOOL, None),
         ("bucket_time_to_first_token", _FLOATS, None),
         ("bucket_inter_token_latency", _FLOATS, None),
         ("bucket_e2e_request_latency", _FLOATS, None),
         ("bucket_prompt_tokens", _FLOATS, None),
         ("bucket_generation_tokens", _FLOATS, None),
     )
-
-
-class DisaggregationMode:
-    """Role in prefill/decode disaggregation."""
-
-    class _Mode(str):
-        __slots__ = ()
-
-        def __repr__(self) -> str:
-            return f"DisaggregationMode.{self.title()}"
-
-    Null: Final = _Mode("null")
-    Prefill: Final = _Mode("prefill")
-    Decode: Final = _Mode("decode")
 
 
 class ServerArgs(_Args):
@@ -188,8 +203,8 @@ class ServerArgs(_Args):
         ("default_priority_value", _OPT_INT, None),
         ("enable_request_header_overrides", _BOOL, False),
         ("incremental_streaming_output", _BOOL, False),
-        ("disaggregation_mode", _ANY, DisaggregationMode.Null),
-        ("model_config", _ANY, None),
+        ("disaggregation_mode", _MODE, DisaggregationMode.Null),
+        ("model_config", _MODEL, None),
         ("preferred_sampling_params", _OPT_JSON, None),
         ("default_max_new_tokens", _OPT_INT, 128),
         ("lora_ids", _DICT, {}),
@@ -208,25 +223,14 @@ class ServerArgs(_Args):
         ("load_snapshot_dp_rank", _OPT_INT, 0),
         ("accelerator", _OPT_STR, None),
         ("num_accelerators", _OPT_INT, 0),
-        ("metrics", _ANY, None),
+        ("metrics", _METRICS, None),
     )
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.model_config: Any
-        self.metrics: Any
         self.port: int
         if self.model_config is None:
             self.model_config = ModelConfig()
-        elif not isinstance(self.model_config, ModelConfig):
-            raise TypeError(
-                "ServerArgs: field `model_config` must be ModelConfig, "
-                f"got {type(self.model_config).__name__}"
-            )
-        if self.metrics is not None and not isinstance(self.metrics, MetricsConfig):
-            raise TypeError(
-                f"ServerArgs: field `metrics` must be MetricsConfig or None, "
-                f"got {type(self.metrics).__name__}"
-            )
         if not 0 <= self.port <= 65535:
             raise TypeError(f"ServerArgs: field `port` must be 0 to 65535, got {self.port}")

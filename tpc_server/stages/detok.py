@@ -194,8 +194,10 @@ class DetokStage(StepLoop):
             if group.api == records.NATIVE and (
                 user_rid is None or user_rid in (stream.user_rid, stream.group_rid)
             ):
-                self.counters.aborts += 1
-                stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
+                if not stream.aborting:
+                    stream.aborting = True
+                    self.counters.aborts += 1
+                    stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
 
     def _aborted_early(self, stream: Stream, message: str) -> None:
         self.end_row(stream, {"type": "abort", "message": message}, [], None)
@@ -209,8 +211,12 @@ class DetokStage(StepLoop):
             group = stream.group
             self._forget_stream(stream, request.FINISH)
             group.remaining = 0
-            status, body, content_type = self.setup.render_control(group.name, payload)
-            self._answer(group, status, body, content_type)
+            try:
+                answer = self.setup.render_control(group.name, payload)
+            except Exception as error:  # whatever the scheduler sent, its frames go on
+                message = f"unreadable answer of the scheduler: {error}"
+                answer = (500, native.error_body(message, 500), http.JSON)
+            self._answer(group, *answer)
 
     def on_error(self, wire_rid: str, message: str) -> None:
         """The scheduler could not read a request."""

@@ -73,6 +73,7 @@ class Stream:
     """One generation: its detokenizer, what is rendered and not yet written, its counters."""
 
     __slots__ = (
+        "aborting",
         "cached",
         "completion",
         "context",
@@ -142,4 +143,5 @@ class Stream:
         self.keeps_ids = False  # a stop may have to be cut from the whole text at the end
         self.context: list[int] = []  # last prompt ids, where the decoder asks for them
         self.has_context = True
+        self.aborting = False  # the scheduler has been told
         self.waiting = False  # listed in writer.waiting
