@@ -20,11 +20,11 @@ HERE = Path(__file__).parent
 BUILDS = {
     "cp313t": ("3.13", r"cp313-cp313t"),
     "cp314t": ("3.14", r"cp314-cp314t|cp315-abi3\.abi3t"),
-    "gil": ("3.13", r"cp31[1-4]-cp31[1-4]|cp3\d+-abi3"),
+    "gil": ("3.11", r"cp31[1-4]-cp31[1-4]|cp3\d+-abi3"),
 }
 NO_HASHES = "build"
 # Installed into every build, so the wheels of all of them.
-ANY = ("3.13", "|".join(tags for _, tags in BUILDS.values()))
+ANY = ("3.11", "|".join(tags for _, tags in BUILDS.values()))
 
 
 def main(names: list[str]) -> int:
