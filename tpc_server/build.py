@@ -12,6 +12,7 @@ from .counters import CONNECTIONS, Counters
 from .mesh import Ends, Mesh
 from .reactor import IN, Reactor
 from .routes import Router
+from .stages.accept import Loads
 from .stages.base import LocalPort, Outbox, Port, RemotePort, Stage
 from .stages.detok import DetokStage
 from .stages.egress import EgressStage, RemoteWriter, gone_writer
@@ -94,13 +95,10 @@ class StageSet:
         stage.egress_stage = self.egress if egress_core == index else None
         stage.egress_port = self._port("egress", egress_core)
         stage.detok_port = self._port("detok", route(plan, "detok", index))
-        stage.peers = {
-            c: self._port("ingress", c) for c in plan.stage_cores("ingress") if c != index
-        }
-        words = ends.words
-        at = {c: link.counters_at(c) + CONNECTIONS for c in plan.stage_cores("ingress")}
-        stage.loads = _Loads(words, at)
-        stage.report_load = _ReportLoad(words, at[index], stage.connections)
+        ingress_cores = plan.stage_cores("ingress")
+        at = {c: link.counters_at(c) + CONNECTIONS for c in ingress_cores}
+        stage.acceptor.loads = Loads(ends.words, at, index)
+        stage.acceptor.peers = {c: self._port("ingress", c) for c in ingress_cores if c != index}
         tok_core = route(plan, "tokenize", index)
         stage.router.connect(
             stage, self._port("tokenize", tok_core), tok_core, route(plan, "detok", index),
@@ -135,7 +133,7 @@ class StageSet:
     def start_accepting(self) -> None:
         """Watch the listening sockets."""
         if self.ingress is not None:
-            self.ingress.start_accepting()
+            self.ingress.acceptor.start()
 
     def warm_up(self) -> None:
         """Send the warm-up request."""
@@ -215,27 +213,3 @@ class StageSet:
             self.egress.ingress_lost(core)
         if self.detok is not None:
             self.detok.ingress_lost(core)
-
-
-class _Loads:
-    """Connections per ingress core, as they published it."""
-
-    def __init__(self, words: Any, at: dict[int, int]) -> None:
-        self._words = words
-        self._at = at
-
-    def __call__(self) -> dict[int, int]:
-        words = self._words
-        return {core: words[i] for core, i in self._at.items()}
-
-
-class _ReportLoad:
-    """Publishes the own number of connections."""
-
-    def __init__(self, words: Any, at: int, connections: dict[int, Any]) -> None:
-        self._words = words
-        self._at = at
-        self._connections = connections
-
-    def __call__(self) -> None:
-        self._words[self._at] = len(self._connections)

@@ -191,13 +191,11 @@ class DetokStage(StepLoop):
         """A client's abort: exact rid, or a batch's rid for all its children; None for all."""
         for stream in list(self.streams.values()):
             group = stream.group
-            if group.api == records.NATIVE and (
-                user_rid is None or user_rid in (stream.user_rid, stream.group_rid)
-            ):
-                if not stream.aborting:
-                    stream.aborting = True
-                    self.counters.aborts += 1
-                    stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
+            meant = user_rid is None or user_rid in (stream.user_rid, stream.group_rid)
+            if meant and group.api == records.NATIVE and not stream.aborting:
+                stream.aborting = True
+                self.counters.aborts += 1
+                stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
 
     def _aborted_early(self, stream: Stream, message: str) -> None:
         self.end_row(stream, {"type": "abort", "message": message}, [], None)

@@ -7,7 +7,6 @@ connection.
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +15,7 @@ from .. import connection, frame, reactor
 from ..fsm import ILLEGAL, IllegalTransition
 from ..http1 import HttpError, HttpRequest, RequestParser, refused
 from ..render import http, native
-from .base import Port
+from .accept import Acceptor
 from .connections import Connection
 from .egress import RemoteWriter
 
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
 KEY_BITS: Final = 40  # a connection key is ingress core << KEY_BITS | serial
 _RECV_BYTES: Final = 65536
-_ACCEPTS: Final = 64  # a turn
 _MAX_PIPELINED: Final = 64
-_OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class IngressStage:
@@ -47,14 +44,9 @@ class IngressStage:
         self.egress_port: Any = None
         self.egress_stage: Any = None  # when egress runs on this core
         self.detok_port: Any = None
-        self.peers: dict[int, Port] = {}  # ingress stages of other cores
-        self.loads: Any = None  # callable: connections per ingress core
-        self.report_load: Any = None  # callable: publish own number of connections at once
         self.router = router
         self._reactor = poller
-        self._listeners = listeners
-        self._accepting = False
-        self._paused_until_ns = 0
+        self.acceptor = Acceptor(core, setup, counters, poller, listeners, self._adopt)
         # Keys of a connection are never used again, also not after this core was rebuilt.
         self._serial = generation << 28
         self._now_ns = 0
@@ -93,70 +85,21 @@ class IngressStage:
     def on_tick(self, now_ns: int) -> None:
         """Time-outs, and accepting again after a shortage of descriptors."""
         self._now_ns = now_ns
-        if self._paused_until_ns and now_ns >= self._paused_until_ns:
-            self._paused_until_ns = 0
-            self._watch_listeners()
+        self.acceptor.on_tick(now_ns)
         for conn in list(self.connections.values()):
             if conn.deadline_ns and now_ns > conn.deadline_ns:
                 self._timed_out(conn)
 
     # -- accepting -------------------------------------------------------------------
 
-    def start_accepting(self) -> None:
-        """Watch the listening sockets."""
-        self._accepting = True
-        self._watch_listeners()
-
-    def _watch_listeners(self) -> None:
-        if self._accepting:
-            for listener in self._listeners:
-                self._reactor.register(listener.fileno(), reactor.IN, _Acceptor(self, listener))
-
     def stop_accepting(self) -> None:
         """Drain: no new connections; answers of the others say `Connection: close`."""
         self.draining = True
-        if self._accepting:
-            self._accepting = False
-            self._unwatch_listeners()
+        self.acceptor.stop()
         for conn in list(self.connections.values()):
             if conn.state == connection.OPEN_IDLE and not conn.parser.started:
                 self._step(conn, connection.SHUTDOWN)
                 self._close(conn)
-
-    def _unwatch_listeners(self) -> None:
-        for listener in self._listeners:
-            self._reactor.unregister(listener.fileno())
-
-    def accept(self, listener: socket.socket) -> None:
-        """Take what waits, up to a bound a turn."""
-        for _ in range(_ACCEPTS):
-            try:
-                sock, _address = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _OUT_OF_FDS:
-                    raise
-                # Level-triggered epoll would spin: look again in a while.
-                self._unwatch_listeners()
-                self._paused_until_ns = self._now_ns + 250_000_000
-                self.setup.log("warning", "out of descriptors: accepting pauses", core=self.core)
-                return
-            self.counters.accepted += 1
-            target = self._less_loaded()
-            if target is None:
-                self._adopt(sock)
-            else:
-                self.peers[target].send((frame.I_HANDOVER, sock.detach()))
-
-    def _less_loaded(self) -> int | None:
-        """Another ingress core that has clearly fewer connections."""
-        if not self.peers:
-            return None
-        loads: dict[int, int] = self.loads()
-        target = min(self.peers, key=loads.__getitem__)
-        own = len(self.connections)
-        return target if own - loads[target] >= 2 + own // 8 else None
 
     def _adopt(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -177,8 +120,7 @@ class IngressStage:
         key = self.core << KEY_BITS | self._serial
         conn = Connection(key, sock, RequestParser(setup.max_head_bytes, setup.max_body_bytes))
         self.connections[key] = conn
-        self.counters.connections = len(self.connections)
-        self.report_load()
+        self.acceptor.report(len(self.connections))
         if self.egress_stage is not None:
             conn.writer = self.egress_stage.attach(key, sock, False)
         else:
@@ -395,8 +337,7 @@ class IngressStage:
         conn.queue.clear()
         conn.writer = None
         conn.sock.close()
-        self.counters.connections = len(self.connections)
-        self.report_load()
+        self.acceptor.report(len(self.connections))
 
     def partner_lost(self, egress: bool) -> None:
         """A core that renders or writes for this one lost its state."""
@@ -414,10 +355,9 @@ class IngressStage:
             conn.parser.close()
             conn.sock.close()
         self.connections.clear()
-        self.counters.connections = 0
         self.counters.inflight = 0
-        self.report_load()
-        self._unwatch_listeners()
+        self.acceptor.report(0)
+        self.acceptor.stop()
 
     def _want(self, conn: Connection, mask: int) -> None:
         if conn.mask != mask:
@@ -429,20 +369,6 @@ class IngressStage:
         if after == ILLEGAL:
             raise IllegalTransition(connection.MACHINE, conn.state, event)
         conn.state = after
-
-
-class _Acceptor:
-    """Reactor handler of a listening socket."""
-
-    __slots__ = ("_listener", "_stage")
-
-    def __init__(self, stage: IngressStage, listener: socket.socket) -> None:
-        self._stage = stage
-        self._listener = listener
-
-    def on_events(self, fd: int, mask: int) -> None:
-        """Connections wait."""
-        self._stage.accept(self._listener)
 
 
 class _Reader:
