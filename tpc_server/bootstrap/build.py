@@ -12,11 +12,11 @@ import secrets
 import shutil
 from pathlib import Path
 
-from .cache import locked, publish, sub, sweep, whole
+from .cache import locked, log_file, publish, sub, sweep, whole
 from .probe import probe
 from .progress import BootstrapError, run, say
 from .source import get_tarball, unpack, version_of
-from .toolchain import cores, log_place, prepare_c, require_rust
+from .toolchain import cores, prepare_c, require_rust
 
 PGO_TASK = Path(__file__).resolve().parents[2] / "perf" / "pgo_task.py"
 # pip's bundled wheel stays where ensurepip finds it; only its installation is left out.
@@ -83,7 +83,6 @@ def from_source(pgo: bool) -> str:
 
 
 def _build(source: Path, home: Path, pgo: bool) -> None:
-    logs = sub("logs")
     # The user's own PYTHON… variables and build flags must not bend the build.
     drop = ("PYTHON", "CFLAGS", "LDFLAGS", "CPPFLAGS", "MAKEFLAGS")
     env = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
@@ -94,7 +93,7 @@ def _build(source: Path, home: Path, pgo: bool) -> None:
         f"configuring {kind}",
         cwd=source,
         env=env,
-        log=log_place(logs, "configure"),
+        log=log_file("configure"),
     )
     make = ["make", f"-j{cores()}"]
     if pgo:
@@ -105,14 +104,14 @@ def _build(source: Path, home: Path, pgo: bool) -> None:
         detail=Compiled().detail,
         cwd=source,
         env=env,
-        log=log_place(logs, "make"),
+        log=log_file("make"),
     )
     run(
         ["make", "install"],
         f"installing {kind} into the cache",
         cwd=source,
         env=env,
-        log=log_place(logs, "make-install"),
+        log=log_file("make-install"),
     )
 
 

@@ -37,6 +37,11 @@ def sub(*names: str) -> Path:
     return path
 
 
+def log_file(name: str) -> Path:
+    """Where the whole output of a step goes; the next run of that step replaces it."""
+    return sub("logs") / f"{name}.log"
+
+
 @contextlib.contextmanager
 def locked(name: str, what: str) -> Iterator[None]:
     """Holds the lock `name` across processes; while another holds it, says so and waits.

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from .progress import BootstrapError, StepFailed, run, say
 
@@ -123,9 +122,3 @@ def cores() -> int:
     """CPUs that a build may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def log_place(folder: Path, name: str) -> Path:
-    """Where a step's whole output goes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name}.log"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .cache import build_once, locked, sub
+from .cache import build_once, locked, log_file, sub
 from .fetch import pip_detail
 from .locks import digest, lock_file, pins
 from .probe import Interpreter
 from .progress import BootstrapError, StepFailed, run
-from .toolchain import log_place, require_rust
+from .toolchain import require_rust
 
 # Builds for which the index has no ready-made tokenizers.
 NEEDS_RUST = ("cp313t",)
@@ -94,7 +94,7 @@ def _install(python: Path, lock: str) -> None:
     argv = [str(python), "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     argv += ["--disable-pip-version-check", "-v"]
     argv += ["--no-deps", "--require-hashes", "-r", str(lock_file(lock))]
-    log = log_place(sub("logs"), f"install-{lock}")
+    log = log_file(f"install-{lock}")
     try:
         run(argv, what, detail=install_detail, env=env, log=log)
     except StepFailed as error:
