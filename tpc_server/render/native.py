@@ -88,6 +88,19 @@ def error_body(message: str, code: int) -> bytes:
     return to_json({"error": {"message": message, "code": code}})
 
 
+def finish_json(finish: dict[str, Any] | None) -> bytes:
+    """A finish reason as JSON; the two usual ones without the encoder."""
+    if finish is None:
+        return b"null"
+    if len(finish) == 2:
+        kind = finish.get("type")
+        if kind == "length" and type(finish.get("length")) is int:
+            return b'{"type":"length","length":%d}' % finish["length"]
+        if kind == "stop" and type(finish.get("matched")) is int:
+            return b'{"type":"stop","matched":%d}' % finish["matched"]
+    return to_json(finish)
+
+
 def meta_info(stream: Any, weight_version: bytes, latency_s: float | None) -> bytes:
     """The whole meta_info object of a stream's newest state; `latency_s` on the last frame."""
     finish = stream.finish
@@ -95,7 +108,7 @@ def meta_info(stream: Any, weight_version: bytes, latency_s: float | None) -> by
         b"{",
         meta_middle(
             stream.rid_json,
-            b"null" if finish is None else to_json(finish),
+            finish_json(finish),
             stream.prompt_tokens,
             weight_version,
             stream.cached,

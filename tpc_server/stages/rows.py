@@ -237,12 +237,37 @@ class StreamRows:
         group.head_sent = True
         return http.stream_head(group.chunked, group.close, group.extra)
 
+    def _joined(self, stream: Stream, matched: Any) -> bytes | None:
+        """A unary text from the pieces of the step loop: every token a whole piece, no string to
+        cut, nothing special at the start; None where one of these does not hold."""
+        escaped = self._shown if stream.plan[plan.SKIP_SPECIAL] else self._all
+        if escaped is None or type(matched) is str or not stream.has_context:
+            return None
+        ids = stream.out_ids
+        if type(matched) is int and ids and not stream.plan[plan.NO_STOP_TRIM]:
+            ids = ids[:-1]
+        fragments = escaped.frag
+        pieces: list[bytes] = []
+        for token in ids:
+            if not 0 <= token < len(fragments) - 1:
+                return None
+            piece = fragments[token]
+            if piece is None:
+                piece = escaped.fill(token)
+                if piece is None:
+                    return None
+            pieces.append(piece)
+        return b"".join(pieces)
+
     def _store_result(self, stream: Stream) -> None:
         """A unary item has ended: its answer object, from all ids at once."""
         group = stream.group
         wanted = stream.plan
         matched = stream.finish.get("matched")
-        if not self.setup.skip_tokenizer:
+        joined = self._joined(stream, matched)
+        if joined is not None:
+            stream.text += joined
+        elif not self.setup.skip_tokenizer:
             if self._table is not None:
                 text = decode_all(
                     self._table, stream.out_ids, wanted[plan.SKIP_SPECIAL],
