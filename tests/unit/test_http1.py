@@ -1,0 +1,72 @@
+"""Requests out of bytes, in any pieces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpc_server.http1 import HttpError, RequestParser
+
+RAW = (
+    b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nX-Request-ID: 7\r\nContent-Length: 3\r\n\r\nabc"
+    b"GET http://h/p HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+)
+
+
+def shown(request):
+    return (
+        request.method, request.path, request.query, request.headers, request.body,
+        request.http11, request.keep_alive,
+    )  # fmt: skip
+
+
+EXPECTED = [
+    (b"POST", b"/a", b"b=c", {b"x-request-id": b"7", b"content-length": b"3"}, b"abc", True, True),
+    (b"GET", b"/p", b"", {}, b"", True, False),
+]
+
+
+@given(st.lists(st.integers(0, len(RAW)), max_size=8))
+def test_any_pieces_give_the_same_requests(cuts):
+    parser = RequestParser(4096, 4096)
+    at = 0
+    for cut in [*sorted(cuts), len(RAW)]:
+        if cut > at:
+            parser.feed(RAW[at:cut])
+            at = cut
+    assert [shown(r) for r in parser.ready] == EXPECTED
+    assert not parser.started
+
+
+def test_state_while_a_request_arrives():
+    parser = RequestParser(4096, 4096)
+    parser.feed(b"POST /x HTTP/1.1\r\n")
+    assert parser.started and not parser.in_body
+    parser.feed(b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+    assert parser.in_body and parser.wants_continue and parser.target == b"/x"
+    parser.feed(b"a")
+    assert not parser.wants_continue
+    parser.feed(b"b")
+    assert parser.ready[0].body == b"ab" and not parser.started
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 300 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 300, 431),
+        (b"GET /" + b"a" * 300 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"POST / HTTP/1.1\r\nContent-Length: 101\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n65\r\n" + b"x" * 101, 413),
+        (b"POST / HTTP/1.1\r\nExpect: wonders\r\nContent-Length: 1\r\n\r\n", 417),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 400),
+        (b"NONSENSE\r\n\r\n", 400),
+    ],
+)
+def test_what_is_refused(raw, status):
+    parser = RequestParser(256, 100)
+    with pytest.raises(HttpError) as caught:
+        for at in range(0, len(raw), 50):
+            parser.feed(raw[at : at + 50])
+    assert caught.value.status == status

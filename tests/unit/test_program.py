@@ -1,0 +1,152 @@
+"""Command line, log lines, messages between cores, counters, listening, start-up guards."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpc_server import cli, frame, runtime
+from tpc_server.boundary import wire
+from tpc_server.counters import NAMES, WORDS, Counters, snapshot
+from tpc_server.listen import ListenError, bind_tcp, bind_uds
+from tpc_server.log import LogWriter
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tpc_server", *words], capture_output=True, text=True,
+        timeout=120, check=False, cwd=ROOT,
+    )  # fmt: skip
+
+
+def test_help_and_version():
+    shown = run("--help")
+    assert shown.returncode == 0
+    for word in ("curl", "--cores", "default: 30000", "--drain-timeout", "synthetic engine"):
+        assert word in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+    assert run("--version").stdout.startswith("tpc_server 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--port", "99999"], "99999"),
+        (["--nonsense"], "--nonsense"),
+        (["--max-body-size", "lots"], "lots"),
+        (["--max-running-requests", "0"], "--max-running-requests"),
+        (["--cores", "ingress=zebra"], "--cores"),
+        (["--model-path", "/nowhere/model.gguf"], "/nowhere/model.gguf"),
+        (["--engine", "synthetic", "--model-path", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_bad_flags_end_with_one_clear_line(words, told):
+    done = run(*words)
+    assert done.returncode in (1, 2)
+    assert told in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("64k", 65536), ("8m", 8 << 20), ("1GiB", 1 << 30), ("12", 12)]
+)
+def test_sizes(text, value):
+    assert cli.size(text) == value
+
+
+def test_log_lines():
+    stream = io.StringIO()
+    log = LogWriter("info", "json", stream)
+    log.log("info", "hello", core=1)
+    log.log("debug", "not shown")
+    log.close()
+    (line,) = stream.getvalue().splitlines()
+    entry = json.loads(line)
+    assert entry["message"] == "hello" and entry["core"] == 1 and entry["level"] == "info"
+    stream = io.StringIO()
+    log = LogWriter("warning", "text", stream)
+    log.log("error", "died", core=2, why="a b", stack="Traceback: x")
+    log.close()
+    assert 'died core=2 why="a b"\nTraceback: x' in stream.getvalue()
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 62), 1 << 62) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4).map(tuple) | st.lists(inner, max_size=4),
+)
+
+
+@given(st.tuples(st.integers(1, 40), PLAIN, PLAIN))
+def test_messages_cross_unchanged(message):
+    assert frame.decode(frame.encode(message)) == message
+
+
+@given(
+    st.binary(max_size=60),
+    st.lists(st.tuples(st.sampled_from(["input_ids", "x"]), st.binary(max_size=40)), max_size=3),
+)
+def test_request_records(header, buffers):
+    parts = wire.request_parts(header, [(n, wire.UINT8, b) for n, b in buffers])
+    payload = b"".join(parts)
+    found, places = wire.split_request(payload)
+    assert found == header
+    assert [(n, payload[o : o + s]) for n, _, o, s in places] == buffers
+    if places:
+        assert places[0][2] % 8 == 0
+
+
+@given(st.binary(max_size=60), st.lists(st.binary(max_size=40), max_size=4))
+def test_frame_records(header, columns):
+    found, views = wire.split_frame(b"".join(wire.frame_parts(header, columns)))
+    assert found == header and [bytes(v) for v in views] == columns
+
+
+def test_counters_are_published():
+    counters = Counters()
+    counters.rows = 5
+    words = [0] * WORDS
+    counters.publish(words, 0)
+    assert snapshot(words, 0)["rows"] == 5
+    assert len(NAMES) <= WORDS
+
+
+def test_listening():
+    groups, port = bind_tcp("127.0.0.1", 0, 3, 8)
+    assert len(groups) == 3 and {s.getsockname()[1] for (s,) in groups} == {port}
+    with pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
+        bind_tcp("127.0.0.1", port, 1, 8)
+    with pytest.raises(ListenError, match="cannot resolve"):
+        bind_tcp("no such host.invalid", 1, 1, 8)
+    for (sock,) in groups:
+        sock.close()
+
+
+def test_a_left_over_unix_socket_is_replaced_and_a_live_one_is_not(tmp_path):
+    path = str(tmp_path / "s")
+    (first,), _ = bind_uds(path, 2, 8)
+    with pytest.raises(ListenError):
+        bind_uds(path, 1, 8)
+    first.close()
+    ((second,),) = bind_uds(path, 1, 8)
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(path)
+    client.close()
+    second.close()
+
+
+def test_everything_that_serving_imports_leaves_the_gil_off():
+    code = "from tpc_server import runtime; print(runtime.import_all(), runtime.gil_enabled())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True,
+        cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout.split() == ["None", str(not runtime.free_threaded_build())]

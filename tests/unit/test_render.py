@@ -1,0 +1,99 @@
+"""Response bytes: JSON that clients can split and parse, HTTP that they can frame."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpc_server.render import http, native
+from tpc_server.render.logprobs import INPUT, OUTPUT, LogprobBuffers
+
+
+@given(st.text())
+def test_a_json_string_is_the_text(text):
+    raw = native.json_string(text)
+    assert json.loads(raw) == text
+    assert len(raw.decode().splitlines()) == 1
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers() | st.none() | st.booleans()))
+def test_json_is_one_line(value):
+    raw = native.to_json(value)
+    assert json.loads(raw) == value
+    assert len(raw.decode().splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [float("-inf")]}])
+def test_no_nan(value):
+    with pytest.raises(ValueError):
+        native.to_json(value)
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        None,
+        {"type": "length", "length": 3},
+        {"type": "stop", "matched": 0},
+        {"type": "stop", "matched": "a\u2028b"},
+        {"type": "stop", "matched": True},
+        {"type": "abort", "message": "x", "status_code": None, "err_type": None},
+        {"type": "length", "length": 3, "more": 1},
+        {"new": "shape"},
+    ],
+)
+def test_finish_reasons_are_what_json_says(finish):
+    assert json.loads(native.finish_json(finish)) == finish
+
+
+def test_error_frames():
+    frame = native.error_frame("no\nroom", 503, 2)
+    assert frame.startswith(b"data: ") and frame.endswith(b"\n\n") and frame.count(b"\n") == 2
+    error = json.loads(frame[6:])
+    assert error["index"] == 2
+    assert error["error"]["code"] == 503 and error["error"]["retryable"] is True
+    assert "index" not in json.loads(native.error_frame("x", 400, None)[6:])
+
+
+def test_answers():
+    full = http.answer(200, b"{}", http.JSON, False, False, b"X: y\r\n")
+    assert full == (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nX: y\r\n\r\n{}"
+    )
+    head = http.answer(503, b"abc", http.TEXT, True, True)
+    assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"Content-Length: 3\r\nConnection: close\r\n\r\n" in head and head.endswith(b"\r\n\r\n")
+    assert http.chunk(b"x" * 17, True) == b"11\r\n" + b"x" * 17 + b"\r\n"
+    assert http.chunk(b"abc", False) == b"abc"
+    assert b"chunked" in http.stream_head(True, False)
+    assert b"close" in http.stream_head(False, False)
+
+
+def test_logprob_families_grow_and_are_cut():
+    buffers = LogprobBuffers(None)
+    buffers.add_pairs(INPUT[0], [None, -0.5], [7, 8])
+    buffers.add_pairs(OUTPUT[0], [-1.0], [9])
+    buffers.add_positions(OUTPUT[1], [([-1.0, -2.0], [9, 4]), None])
+
+    def members():
+        return json.loads(b'{"a":0%b}' % buffers.members())
+
+    first = members()
+    assert first["input_token_logprobs"] == [[None, 7, None], [-0.5, 8, None]]
+    assert first["output_token_logprobs"] == [[-1.0, 9, None]]
+    assert first["output_top_logprobs"] == [[[-1.0, 9, None], [-2.0, 4, None]], None]
+    assert first["output_token_logprobs_length"] == 1
+    buffers.add_pairs(OUTPUT[0], [-3.0], [5])
+    assert members()["output_token_logprobs"] == [[-1.0, 9, None], [-3.0, 5, None]]
+    buffers.shown()
+    buffers.add_pairs(OUTPUT[0], [-4.0], [6])
+    cut = members()
+    assert cut["output_token_logprobs"] == [[-4.0, 6, None]]
+    assert cut["output_token_logprobs_length"] == 1
+    assert cut["input_token_logprobs"] == first["input_token_logprobs"]
+    texts = LogprobBuffers(lambda token: chr(token))
+    texts.add_pairs(OUTPUT[0], [-1.0], [97])
+    assert b'"a"' in texts.members()
