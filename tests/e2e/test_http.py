@@ -227,3 +227,22 @@ def test_server_info_is_an_allow_list(start):
     ]
     assert info["core_plan"]["cores"][0]["stages"]
     assert info["cores"]["0"]["accepted"] >= 1
+
+
+def test_quiet_streams_get_comments(start):
+    run = start(manual=True, options={"sse_keepalive_s": 0.2})
+    with Client(run.address) as client:
+        client.request(
+            "POST", "/generate",
+            {"text": "ab", "stream": True, "sampling_params": {"max_new_tokens": 2}},
+        )  # fmt: skip
+        run.scheduler.wait_for(lambda s: s.live)
+        status, _ = client.head()
+        assert status == 200
+        assert client.chunk() == b": keep-alive\n\n"
+        run.scheduler.step(2)
+        body = b""
+        while piece := client.chunk():
+            body += piece
+    frames = [f for f in body.split(b"\n\n") if f.startswith(b"data: ")]
+    assert len(frames) == 3 and frames[-1] == b"data: [DONE]"

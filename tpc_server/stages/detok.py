@@ -73,12 +73,17 @@ class DetokStage(StepLoop):
         interval = self.setup.sse_keepalive_ns
         if interval:
             for group in self.groups.values():
-                if (
-                    group.is_stream
-                    and now_ns - group.last_ns > interval
-                    and not group.writer.blocked
-                ):
-                    self.write_stream(group, b": keep-alive\n\n", now_ns)
+                if group.is_stream:
+                    self._keep_alive(group, now_ns, interval)
+
+    def _keep_alive(self, group: Group, now_ns: int, interval: int) -> None:
+        """A comment on a stream that has been quiet; the step loop keeps no time per row."""
+        done = sum([stream.hot[records.DONE] for stream in group.streams])
+        if done != group.last_done:
+            group.last_done = done
+            group.last_ns = now_ns
+        elif now_ns - group.last_ns > interval and not group.writer.blocked:
+            self.write_stream(group, b": keep-alive\n\n", now_ns)
 
     def poll_messages(self) -> None:
         """All messages that wait, whatever their number."""
@@ -136,7 +141,10 @@ class DetokStage(StepLoop):
             group = self.groups.get(message[1])
             if group is not None:
                 group.writer.blocked = message[2]
-                if not message[2]:
+                if message[2]:
+                    for stream in group.streams:
+                        stream.hot[records.MODE] = records.SLOW
+                else:
                     waiting = group.writer.waiting
                     group.writer.waiting = []
                     for stream in waiting:
@@ -171,10 +179,9 @@ class DetokStage(StepLoop):
             stream.group_rid = group_rid
             self.prepare(stream)
             group.streams.append(stream)
-            self.streams[wire_rid] = stream
+            self.enter(stream)
         group.remaining = len(items)
         group.results = [b""] * len(items)
-        self.counters.live_requests = len(self.streams)
 
     def _encoded(
         self, wire_rid: str, n_prompt: int, prompt_ids: list[int] | None, last_ids: list[int]
@@ -315,8 +322,7 @@ class DetokStage(StepLoop):
 
     def _forget_stream(self, stream: Stream, event: int) -> None:
         stream.state = self.step(stream.state, event)
-        self.streams.pop(stream.wire_rid, None)
-        self.counters.live_requests = len(self.streams)
+        self.leave(stream)
 
     def _answer(self, group: Group, status: int, body: bytes, content_type: bytes) -> None:
         group.writer.write(

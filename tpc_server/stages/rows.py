@@ -17,7 +17,22 @@ from ..render.logprobs import INPUT, OUTPUT, LogprobBuffers
 from ..text.detok import Detok, decode_all
 from ..text.escape import EscapedTable, json_escape
 from ..text.windowed import WindowedDetok
-from .stream import CUMULATIVE, INCREMENTAL, NATIVE, SLOW, UNARY, Group, Stream
+from .stream import (
+    CACHED,
+    CUMULATIVE,
+    DONE,
+    FRAGMENTS,
+    INCREMENTAL,
+    KEPT,
+    MIDDLE,
+    MODE,
+    NATIVE,
+    SEND,
+    SLOW,
+    UNARY,
+    Group,
+    Stream,
+)
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -32,6 +47,7 @@ class StreamRows:
         self.setup = setup
         self.counters = counters
         self.streams: dict[str, Stream] = {}  # by wire rid
+        self.hot: dict[str, list[Any]] = {}  # the same streams' hot lists, for the step loop
         self.now_ns = time.monotonic_ns()
         self.weight_version = native.json_string(setup.weight_version)
         table = setup.pieces
@@ -58,6 +74,18 @@ class StreamRows:
 
     # -- one stream ------------------------------------------------------------------
 
+    def enter(self, stream: Stream) -> None:
+        """A stream is live: rows of its wire rid are its own."""
+        self.streams[stream.wire_rid] = stream
+        self.hot[stream.wire_rid] = stream.hot
+        self.counters.live_requests = len(self.streams)
+
+    def leave(self, stream: Stream) -> None:
+        """Its rid is free: later rows of it are stale."""
+        self.streams.pop(stream.wire_rid, None)
+        self.hot.pop(stream.wire_rid, None)
+        self.counters.live_requests = len(self.streams)
+
     def prepare(self, stream: Stream) -> None:
         """Build what a new stream needs."""
         wanted = stream.plan
@@ -70,20 +98,24 @@ class StreamRows:
         special = bool(stream.logprobs is not None or wanted[plan.HIDDEN])
         if not group.is_stream:
             stream.mode = SLOW if special else UNARY
-            stream.fast = stream.mode
+            stream.hot[MODE] = stream.mode
+            stream.hot[KEPT] = stream.out_ids
         elif self._table is not None and not special and not group.is_batch and group.chunked:
             stream.mode = INCREMENTAL if self.setup.incremental else CUMULATIVE
             if stream.mode == CUMULATIVE:
                 escaped = self._shown if wanted[plan.SKIP_SPECIAL] else self._all
                 assert escaped is not None
-                stream.frags = escaped.frag
+                stream.hot[FRAGMENTS] = escaped.frag
             elif wanted[plan.SKIP_SPECIAL]:
-                stream.frags = self._inc_shown
+                stream.hot[FRAGMENTS] = self._inc_shown
             else:
-                stream.frags = self._inc_all
+                stream.hot[FRAGMENTS] = self._inc_all
             if wanted[plan.PROMPT_IDS]:
                 stream.mode = SLOW
-        stream.keeps_ids = group.is_stream and wanted[plan.STOPS]
+        if group.is_stream and wanted[plan.STOPS]:  # to be cut from the whole text at the end
+            stream.hot[KEPT] = stream.out_ids
+        writer = group.writer
+        stream.hot[SEND] = writer.sendmsg if stream.mode == CUMULATIVE else writer.send
 
     def encoded(self, stream: Stream, last_ids: list[int]) -> None:
         """The prompt is known: `last_ids` are its end where the decoder asks for context."""
@@ -120,7 +152,7 @@ class StreamRows:
         """One row of a frame, whatever is in it."""
         stream.state = self.step(stream.state, request.CHUNK)
         stream.prompt_tokens = batch.prompt_tokens[row]
-        stream.cached = batch.cached_tokens[row]
+        stream.hot[CACHED] = batch.cached_tokens[row]
         stream.reasoning = batch.reasoning_tokens[row]
         extras = batch.extras
         if extras is not None:
@@ -134,15 +166,14 @@ class StreamRows:
 
     def end_row(self, stream: Stream, finish: Any, ids: list[int], versions: Any) -> None:
         """Take a row's tokens; show them, or end the stream when `finish` is set."""
-        stream.completion += len(ids)
+        stream.hot[DONE] += len(ids)
         if finish is not None:
             stream.finish = finish
             if versions is not None:
                 stream.versions = [{"version": v[0], "start": v[1], "end": v[2]} for v in versions]
-            self.streams.pop(stream.wire_rid, None)
+            self.leave(stream)
             aborted = finish.get("type") == "abort"
             stream.state = self.step(stream.state, request.ABORT if aborted else request.FINISH)
-            self.counters.live_requests = len(self.streams)
             status = finish.get("status_code") if aborted else None
             if type(status) is int and 400 <= status < 600 and not stream.group.is_stream:
                 self.fail_group(stream.group, status, str(finish.get("message")), stream)
@@ -159,13 +190,13 @@ class StreamRows:
             if finish is None:
                 text = detok.step(ids)
             else:
-                history = stream.out_ids if stream.keeps_ids else None
+                history = stream.hot[KEPT]
                 text = detok.finish(
                     ids, finish.get("matched"), stream.plan[plan.NO_STOP_TRIM], history
                 )
             if text:
                 stream.text += json_escape(text)
-        if stream.keeps_ids:
+        if stream.hot[KEPT] is not None:
             stream.out_ids += ids
         if stream.writer.blocked:
             self._pile_up(stream)
@@ -177,7 +208,7 @@ class StreamRows:
         self.wait_for_room(stream)
         held = len(stream.text) + len(stream.ids)
         if self.setup.incremental and held > self.setup.stream_buffer_bytes:
-            stream.fast = SLOW
+            stream.hot[MODE] = SLOW
             group = stream.group
             group.close = True
             if stream.wire_rid in self.streams:
@@ -186,7 +217,7 @@ class StreamRows:
 
     def wait_for_room(self, stream: Stream) -> None:
         """List a stream with its writer, once."""
-        stream.fast = SLOW
+        stream.hot[MODE] = SLOW
         if not stream.waiting:
             stream.waiting = True
             stream.writer.waiting.append(stream)
@@ -213,16 +244,16 @@ class StreamRows:
         detok = stream.detok
         if stream.mode and detok is not None and detok.clean and not stream.writer.blocked:
             opened = native.META_OPEN
-            stream.middle = b'%b%b,"completion_tokens":' % (
+            stream.hot[MIDDLE] = b'%b%b,"completion_tokens":' % (
                 opened,
                 native.meta_middle(
                     stream.rid_json, b"null", stream.prompt_tokens, self.weight_version,
                     stream.cached, stream.reasoning,
                 ),
             )  # fmt: skip
-            stream.fast = stream.mode
+            stream.hot[MODE] = stream.mode
         else:
-            stream.fast = SLOW
+            stream.hot[MODE] = SLOW
 
     def write_stream(self, group: Group, data: bytes, now_ns: int) -> None:
         """One chunk of a streamed answer, its head before the first."""
@@ -230,7 +261,11 @@ class StreamRows:
         if not group.head_sent:
             framed = self.head_of(group) + framed
         group.last_ns = now_ns
-        group.writer.write(framed)
+        writer = group.writer
+        writer.write(framed)
+        if writer.blocked:
+            for stream in group.streams:
+                stream.hot[MODE] = SLOW
 
     def head_of(self, group: Group) -> bytes:
         """The response head; marks it as sent."""

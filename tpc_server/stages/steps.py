@@ -15,14 +15,13 @@ from ..boundary import wire
 from ..boundary.batch_header import Batch, MalformedFrame, decode_batch
 from ..render import native, plan
 from .rows import StreamRows
-from .stream import CUMULATIVE, INCREMENTAL, UNARY, Stream
+from .stream import CUMULATIVE, DONE, INCREMENTAL, MODE, SLOW, UNARY, Stream
 
 if TYPE_CHECKING:
     from ..counters import Counters
 
 _HEADS: Final = 2048  # chunk heads made ahead, by length
 _TAILS: Final = 4096  # counters made ahead
-_FRAME_BYTES: Final = len(native.TEXT_OPEN)
 _IDS_BYTES: Final = len(native.IDS_OPEN)
 MALFORMED: Final = "internal error: malformed scheduler output frame"
 
@@ -88,11 +87,19 @@ class StepLoop(StreamRows):
 
     def on_batch(self, batch: Batch) -> None:
         """All rows of one step; rows of streams on other cores are passed over."""
-        find = self.streams.get
+        find = self.hot.get
         ids = batch.ids.tolist()
         heads = self._heads
         tails = self._tails
+        n_heads = len(heads)
+        n_tails = len(tails)
         join = b"".join
+        opened = native.TEXT_OPEN
+        between = native.IDS_OPEN
+        # Bytes of a chunk beside text, middle and counter; a counter's CRLF is not in the chunk.
+        frame_bytes = len(opened) - 2
+        incremental = INCREMENTAL
+        data: Any
         at = sends = sent_bytes = stale = 0
         # An id outside the vocabulary would index the tables wrongly: the whole step is slow.
         tables_hold = bool(ids) and min(ids) >= 0 and max(ids) < self._limit
@@ -101,12 +108,12 @@ class StepLoop(StreamRows):
             batch.rids, batch.finish_reasons, batch.tok_lens, batch.cached_tokens, strict=True
         ):
             row += 1
-            stream = find(rid)
-            if stream is None:
+            hot = find(rid)
+            if hot is None:
                 at += count
                 stale += 1
                 continue
-            mode = stream.fast
+            mode, cached_before, fragments, done, middle, send, kept, stream = hot
             if not mode or finish is not None or count != 1 or not tables_hold:
                 self.slow_row(stream, batch, row, ids[at : at + count])
                 at += count
@@ -114,67 +121,46 @@ class StepLoop(StreamRows):
             token = ids[at]
             at += 1
             if mode == UNARY:
-                stream.out_ids.append(token)
-                stream.completion += 1
+                kept.append(token)
+                hot[DONE] = done + 1
                 continue
-            writer = stream.writer
-            fragment = stream.frags[token]
+            fragment = fragments[token]
             if not fragment:
                 fragment = self._make_fragment(stream, token)
-            if not fragment or writer.blocked or cached != stream.cached:
+            if not fragment or cached != cached_before:
                 self.slow_row(stream, batch, row, [token])
                 continue
-            if stream.keeps_ids:
-                stream.out_ids.append(token)
-            done = stream.completion = stream.completion + 1
-            tail = tails[done] if done < _TAILS else b"%d}}\n\n\r\n" % done
-            middle = stream.middle
-            if mode == INCREMENTAL:
-                size = len(fragment) + len(middle) + len(tail) + (_FRAME_BYTES - 2)
-                data = join(
-                    (
-                        heads[size] if size < _HEADS else b"%x\r\n%b" % (size, native.TEXT_OPEN),
-                        fragment,
-                        middle,
-                        tail,
-                    )
-                )
+            if kept is not None:
+                kept.append(token)
+            done += 1
+            hot[DONE] = done
+            tail = tails[done] if done < n_tails else b"%d}}\n\n\r\n" % done
+            if mode == incremental:
+                size = len(fragment) + len(middle) + len(tail) + frame_bytes
+                head = heads[size] if size < n_heads else b"%x\r\n%b" % (size, opened)
+                data = join((head, fragment, middle, tail))
                 size = len(data)
-                try:
-                    sent = writer.send(data)
-                except (BlockingIOError, InterruptedError):
-                    writer.partial(data, 0)
-                    continue
-                except OSError:
-                    writer.fail()
-                    continue
             else:
                 text = stream.text
                 shown = stream.ids
                 text += fragment
                 shown += b",%d" % token
-                size = (
-                    len(text) + len(shown) + len(middle) + len(tail)
-                    + (_FRAME_BYTES - 2 + _IDS_BYTES)
-                )  # fmt: skip
-                head = heads[size] if size < _HEADS else b"%x\r\n%b" % (size, native.TEXT_OPEN)
-                buffers = (head, text, native.IDS_OPEN, shown, middle, tail)
-                size += len(head) - _FRAME_BYTES + 2
-                try:
-                    sent = writer.sendmsg(buffers)
-                except (BlockingIOError, InterruptedError):
-                    writer.partial(join(buffers), 0)
-                    continue
-                except OSError:
-                    writer.fail()
-                    continue
-                if sent != size:
-                    data = join(buffers)
+                size = len(text) + len(shown) + len(middle) + len(tail) + frame_bytes + _IDS_BYTES
+                head = heads[size] if size < n_heads else b"%x\r\n%b" % (size, opened)
+                data = (head, text, between, shown, middle, tail)
+                size += len(head) - frame_bytes
+            try:
+                sent = send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                stream.writer.fail()
+                continue
             sends += 1
             sent_bytes += sent
-            stream.group.last_ns = self.now_ns
             if sent != size:
-                writer.partial(data, sent)
+                hot[MODE] = SLOW
+                stream.writer.partial(data if mode == incremental else join(data), sent)
         counters = self.counters
         counters.rows += batch.n - stale
         counters.rows_stale += stale

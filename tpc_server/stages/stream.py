@@ -20,6 +20,17 @@ INCREMENTAL: Final = 1
 CUMULATIVE: Final = 2
 UNARY: Final = 3
 
+# Positions in `Stream.hot`, what the step loop needs of a stream in one list: a list is read
+# with one unpacking, where the same attributes would cost a type look-up each.
+MODE: Final = 0  # how a plain row is treated now; SLOW while anything is pending
+CACHED: Final = 1  # cached_tokens, shown in every frame
+FRAGMENTS: Final = 2  # rendered pieces by token id
+DONE: Final = 3  # completion_tokens
+MIDDLE: Final = 4  # from the ids to the counter
+SEND: Final = 5  # the writer's send, or sendmsg for cumulative text
+KEPT: Final = 6  # list of all ids where they are needed at the end, or None
+STREAM: Final = 7
+
 
 class Group:
     """The answer to one HTTP request."""
@@ -37,6 +48,7 @@ class Group:
         "is_batch",
         "is_stream",
         "key",
+        "last_done",
         "last_ns",
         "name",
         "remaining",
@@ -61,7 +73,8 @@ class Group:
         self.name = name  # of a control request
         self.created_ns = created_ns
         self.deadline_ns = 0  # probes and control requests: answered by then
-        self.last_ns = created_ns  # last time bytes were written
+        self.last_ns = created_ns  # last time bytes were known to be written
+        self.last_done = 0  # tokens by then
         self.streams: list[Stream] = []
         self.results: list[bytes] = []
         self.remaining = 0
@@ -74,22 +87,17 @@ class Stream:
 
     __slots__ = (
         "aborting",
-        "cached",
-        "completion",
         "context",
         "detok",
-        "fast",
         "finish",
-        "frags",
         "group",
         "group_rid",
         "has_context",
         "hidden",
+        "hot",
         "ids",
         "index",
-        "keeps_ids",
         "logprobs",
-        "middle",
         "mode",
         "out_ids",
         "plan",
@@ -122,10 +130,8 @@ class Stream:
         self.tok_port = tok_port  # to the tokenize stage that sent it
         self.state = state
         self.mode = SLOW  # fast path once nothing is pending
-        self.fast = SLOW
+        self.hot: list[Any] = [SLOW, 0, (), 0, b"", None, None, self]
         self.detok: Any = None
-        self.frags: list[Any] = []
-        self.middle = b""
         self.rid_json = b""
         self.text = bytearray()  # JSON-escaped; incremental: not yet shown
         self.ids = bytearray()  # "1,2,3"; incremental: not yet shown
@@ -134,14 +140,21 @@ class Stream:
         self.logprobs: Any = None
         self.hidden = bytearray()
         self.transform: Any = None
-        self.completion = 0
         self.prompt_tokens = 0
-        self.cached = 0
         self.reasoning = 0
         self.finish: Any = None
         self.versions: Any = None
-        self.keeps_ids = False  # a stop may have to be cut from the whole text at the end
         self.context: list[int] = []  # last prompt ids, where the decoder asks for them
         self.has_context = True
         self.aborting = False  # the scheduler has been told
         self.waiting = False  # listed in writer.waiting
+
+    @property
+    def completion(self) -> int:
+        """Tokens so far."""
+        return int(self.hot[DONE])
+
+    @property
+    def cached(self) -> int:
+        """Prompt tokens that came from the scheduler's cache."""
+        return int(self.hot[CACHED])
