@@ -22,7 +22,18 @@ from typing import Any
 import pytest
 
 from tests.stress import ring_traffic
-from tpc_server.mailbox import EventFd
+from tpc_server.mailbox import (
+    DOORBELL_BYTES,
+    Bell,
+    Doorbell,
+    EventFd,
+    Receiver,
+    Sender,
+    Sleeper,
+    SpaceWaiter,
+    broadcast,
+)
+from tpc_server.ring import Consumer, Producer, Record, ring_bytes
 from tpc_server.shm import Region
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,6 +190,58 @@ def test_a_process_with_a_gil_pushes_to_this_python():
     assert sent["gil"]
     free_threaded = getattr(sys, "_is_gil_enabled", None)
     assert received["gil"] == (free_threaded is None or free_threaded())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("megabytes", [24, pytest.param(256, marks=pytest.mark.full)])
+def test_a_frame_much_larger_than_its_ring(megabytes):
+    """One broadcast through rings of 4 MB to two cores: every byte arrives, at both."""
+    block = random.Random(new_seed()).randbytes(1 << 20)
+    payload = b"".join(bytes([number]) + block for number in range(megabytes))
+    capacity = 1 << 22
+    stride = ring_bytes(capacity) + DOORBELL_BYTES
+    region = Region.create(2 * stride + DOORBELL_BYTES)
+    events = [EventFd() for _ in range(3)]
+    space = Doorbell(region, 2 * stride, events[2])
+    homes = [
+        Doorbell(region, number * stride + ring_bytes(capacity), events[number])
+        for number in range(2)
+    ]
+    got: list[list[Record]] = [[], []]
+
+    def consume(number: int) -> None:
+        receiver = Receiver(Consumer(region, number * stride, capacity), Bell(space, space=True))
+        sleeper = Sleeper(homes[number])
+        while True:
+            out = receiver.drain(8)
+            got[number] += out
+            if receiver.closed or time.monotonic() > until:
+                return
+            if not out and sleeper.try_sleep((receiver,)):
+                sleeper.wait(1000)
+
+    until = time.monotonic() + 200
+    threads = [threading.Thread(target=consume, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    senders = [
+        Sender(Producer(region, number * stride, capacity, 8), Bell(homes[number]))
+        for number in range(2)
+    ]
+    # Parts as a scheduler has them: a header and typed columns.
+    parts = (payload[:1000], memoryview(payload)[1000:])
+    done = broadcast(
+        senders, 7, b"step", parts, lambda: time.monotonic() > until, SpaceWaiter(space)
+    )
+    for sender in senders:
+        sender.close()
+    for thread in threads:
+        thread.join(210)
+    assert done
+    assert got == [[(7, b"step", payload)]] * 2
+    for event in events:
+        event.close()
+    region.close()
 
 
 @pytest.mark.soak

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
+import sys
 import threading
 from typing import Any
 
@@ -382,3 +384,45 @@ def test_a_wait_lets_other_threads_run(link):
     assert sleeper.wait(HARD_LIMIT_S * 1000)
     thread.join(HARD_LIMIT_S)
     assert link.receivers[0].drain(1) == [(1, b"", b"")]
+
+
+def run_in_subinterpreter(code: str) -> None:
+    """Runs code in an interpreter of its own; raises when it does."""
+    try:
+        interpreters: Any = importlib.import_module("_interpreters")
+    except ImportError:
+        interpreters = importlib.import_module("_xxsubinterpreters")  # before 3.13
+    made = interpreters.create()
+    try:
+        if hasattr(interpreters, "exec"):
+            failure = interpreters.exec(made, code)
+            assert failure is None, failure
+        else:
+            interpreters.run_string(made, code)
+    finally:
+        interpreters.destroy(made)
+
+
+def test_a_subinterpreter_can_be_the_producer(link):
+    """Nothing but the standard library, and only modules that isolated interpreters import."""
+    sleeper, receiver = link.sleepers[0], link.receivers[0]
+    assert sleeper.try_sleep([receiver])
+    code = f"""
+import os, sys
+sys.path[:] = {sys.path!r}
+from tpc_server.mailbox import Bell, Doorbell, EventFd, Sender
+from tpc_server.ring import Producer, ring_bytes
+from tpc_server.shm import Region
+region = Region.attach(os.dup({link.region.fd}), {link.region.size})
+event = EventFd(os.dup({link.events[0].fileno()}))
+bell = Bell(Doorbell(region, ring_bytes({CAPACITY}), event))
+sender = Sender(Producer(region, 0, {CAPACITY}, 9), bell)
+assert sender.post(3, b"k", (b"from", b" there"))
+assert sender.close()
+event.close()
+region.close()
+"""
+    run_in_subinterpreter(code)
+    assert sleeper.wait(HARD_LIMIT_S * 1000)
+    assert receiver.drain(9) == [(3, b"k", b"from there")]
+    assert receiver.closed
