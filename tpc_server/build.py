@@ -73,7 +73,10 @@ class StageSet:
                 self.detok,
             )
         if self.detok is not None:
-            self.detok.connect({c: self._port("tokenize", c) for c in plan.stage_cores("tokenize")})
+            self.detok.connect(
+                {c: self._port("tokenize", c) for c in plan.stage_cores("tokenize")},
+                {c: self._port("ingress", c) for c in ingress_cores},
+            )
         # By ingress core: where its connections are written, None for this core.
         self._egress_ports: dict[int, Port | None] = {}
         for c in ingress_cores:
@@ -156,6 +159,7 @@ class StageSet:
         """End what is left with an error, for good."""
         self.drain()
         if self.detok is not None:
+            self.detok.refusal = message
             self.detok.fail_all(message)
 
     def busy(self) -> bool:
@@ -204,6 +208,8 @@ class StageSet:
 
     def core_reset(self, core: int) -> None:
         """Another core lost its state: let go of what depended on it."""
+        for stage in self.polled:  # what it, or others because of it, sent before
+            stage.poll(1 << 30)
         if self.ingress is not None:
             egress_lost = route(self._plan, "egress", self.index) == core
             detok_lost = route(self._plan, "detok", self.index) == core

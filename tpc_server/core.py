@@ -87,6 +87,7 @@ class Core:
         self._undelivered: deque[Record] = deque()
         self._later: list[Record] = []
         self._leftover: list[frame.Message] = []
+        self._frames_left: deque[Record] = deque()
         generation = 0
         while True:
             try:
@@ -145,6 +146,9 @@ class Core:
         for message in self._leftover:
             self.stages.inbox_of(message[0]).append(message)
         self._leftover = []
+        if self.stages.detok is not None:
+            # Of streams whose opening is still to be delivered: they lived through the death.
+            self.stages.detok.records.extend(self._frames_left)
         if generation > 1:
             for port in self._ports.values():
                 port.send((frame.C_RESET, self.index))
@@ -159,6 +163,8 @@ class Core:
                 stack=traceback.format_exc(),
             )  # fmt: skip
         self._leftover = self.stages.leftover()
+        if self.stages.detok is not None:
+            self._frames_left = self.stages.detok.records
         self.stages.abandon()
         for sender in self._all_senders:
             sender.flush()

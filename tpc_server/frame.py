@@ -18,12 +18,13 @@ T_ABORT: Final = 2  # (kind, wire rid)
 T_CONTROL: Final = 3  # (kind, wire rid, header bytes)
 # to detok
 D_OPEN: Final = 10  # (kind, group tuple: see stages.detok)
-D_ENCODED: Final = 11  # (kind, wire rid, number of prompt ids, ids|None, last ids)
+D_ENCODED: Final = 11  # (kind, wire rid, number of prompt ids, ids|None, last ids, own core)
 D_FAIL: Final = 12  # (kind, wire rid, status, message)
 D_ABORT: Final = 13  # (kind, user rid | None for all)
 D_GONE: Final = 14  # (kind, connection key)
 D_FLOW: Final = 15  # (kind, connection key, blocked)
 D_PROBE: Final = 16  # (kind, connection key): find out whether a half-closed peer is there
+D_CHECK: Final = 17  # (kind, connection key): I_ALIVE if its request is still here
 # to egress
 E_ATTACH: Final = 20  # (kind, connection key, fd)
 E_WRITE: Final = 21  # (kind, connection key, data, END_* flags)
@@ -34,6 +35,7 @@ I_ANSWERED: Final = 30  # (kind, connection key, close)
 I_BROKEN: Final = 31  # (kind, connection key)
 I_DETACHED: Final = 32  # (kind, connection key)
 I_HANDOVER: Final = 33  # (kind, fd)
+I_ALIVE: Final = 34  # (kind, connection key)
 # to every stage of every other core
 C_RESET: Final = 40  # (kind, core that lost its state)
 
@@ -43,9 +45,11 @@ END_CLOSE: Final = 2  # answer complete, close after it
 
 STAGE_OF_KIND: Final = {
     **dict.fromkeys((T_JOB, T_ABORT, T_CONTROL), "tokenize"),
-    **dict.fromkeys((D_OPEN, D_ENCODED, D_FAIL, D_ABORT, D_GONE, D_FLOW, D_PROBE), "detok"),
+    **dict.fromkeys(
+        (D_OPEN, D_ENCODED, D_FAIL, D_ABORT, D_GONE, D_FLOW, D_PROBE, D_CHECK), "detok"
+    ),
     **dict.fromkeys((E_ATTACH, E_WRITE, E_CLOSE, E_DROP), "egress"),
-    **dict.fromkeys((I_ANSWERED, I_BROKEN, I_DETACHED, I_HANDOVER), "ingress"),
+    **dict.fromkeys((I_ANSWERED, I_BROKEN, I_DETACHED, I_HANDOVER, I_ALIVE), "ingress"),
 }
 
 

@@ -75,6 +75,11 @@ class EventFd:
             os.close(self._fd)
             self._fd = -1
 
+    def __del__(self) -> None:
+        # One that anybody may write to at any time is closed with its last holder.
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
 
 class Doorbell:
     """Where one thread is woken: plain data, read by `Sleeper` and `Bell`.
@@ -284,6 +289,11 @@ class Receiver:
 
     def pure_poll(self) -> bool:
         return self._consumer.pure_poll()
+
+    @property
+    def partial(self) -> bool:
+        """A part of a large record was drained, the rest is still to come."""
+        return self._consumer.partial
 
     @property
     def closed(self) -> bool:

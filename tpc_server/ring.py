@@ -403,6 +403,11 @@ class Consumer:
         return head != tail and not (self._closed and head == tail + 1)
 
     @property
+    def partial(self) -> bool:
+        """Fragments were drained whose record is not complete yet."""
+        return bool(self._pieces)
+
+    @property
     def closed(self) -> bool:
         """The producer closed and everything it wrote was drained; set by `drain`."""
         return self._closed and self._words[self._head_at] == self.tail + 1

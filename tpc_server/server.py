@@ -222,7 +222,11 @@ class Server:
                 os.unlink(self.options.uds)
             except OSError:
                 pass
+        for core, thread in zip(self.cores, self._threads, strict=True):
+            if not thread.is_alive():
+                core.close()
         if not any(thread.is_alive() for thread in self._threads):
+            self.port.close()
             self._mesh.close()
         self._log.close()
 

@@ -48,6 +48,8 @@ class SchedulerPort:
         self._all: Sequence[Receiver] = (*self._requests, *self._aborts)
         # A ring has one producer; a scheduler that pushes from several threads takes turns.
         self._push_lock = threading.Lock()
+        self._wait_lock = threading.Lock()  # `close` must not take the event from under a sleeper
+        self._wake = mesh.events[SCHEDULER]
 
     # -- receiving -------------------------------------------------------------------
 
@@ -55,7 +57,8 @@ class SchedulerPort:
         """Up to about `max_requests` messages; never blocks.
 
         A request always comes before its abort: aborts are read first, and given out only
-        after the request ring of the same core has been read to its end.
+        after the request ring of the same core has been read to its end, and no request there
+        is still incomplete.
         """
         out: list[IngressRequest] = []
         for i, receiver in enumerate(self._requests):
@@ -67,7 +70,7 @@ class SchedulerPort:
             records = receiver.drain(room)
             for record in records:
                 out.append(_request(record))
-            if held and len(records) < room:
+            if held and len(records) < room and not receiver.partial:
                 out += [_request(record) for record in held]
                 held.clear()
         return out
@@ -76,9 +79,18 @@ class SchedulerPort:
         """Sleep until a message comes or the time is up; the GIL is not held."""
         if any(self._held):
             return True
-        if not self._sleeper.try_sleep(self._all):
-            return True
-        return self._sleeper.wait(timeout_ms)
+        with self._wait_lock:
+            if self._words[STOPPED]:
+                return False
+            if not self._sleeper.try_sleep(self._all):
+                return True
+            return self._sleeper.wait(timeout_ms)
+
+    def close(self) -> None:
+        """After STOPPED is set: returns once no thread waits in a call, nor will again."""
+        self._wake.write()
+        with self._wait_lock, self._push_lock:
+            pass
 
     # -- pushing ---------------------------------------------------------------------
 
@@ -87,6 +99,8 @@ class SchedulerPort:
         if self._words[STOPPED]:
             return False
         with self._push_lock:
+            if self._words[STOPPED]:
+                return False
             return broadcast(self._frames, kind, key, parts, self._stopped, self._space)
 
     def doorbells(self) -> tuple[int, int]:

@@ -81,6 +81,14 @@ class Acceptor:
             self._open = False
             self._unwatch()
 
+    def close(self) -> None:
+        """Take who waits in the queues, who would be reset; whoever connects later is refused."""
+        if self._open:
+            self.stop()
+            for fd, listener in self._listeners.items():
+                self.on_events(fd, reactor.IN)
+                listener.close()
+
     def on_tick(self, now_ns: int) -> None:
         """Go on after a shortage of descriptors."""
         self._now_ns = now_ns

@@ -35,13 +35,16 @@ class DetokStage(StepLoop):
         self.groups: dict[int, Group] = {}
         self.probes: list[Group] = []  # health probes and control requests with a deadline
         self.ready_hook: Any = None  # called once the warm-up answer is in
+        self.refusal = ""  # once the server stops: what every new request is told
+        self._ingress: dict[int, Port] = {}
         self._writer_of = writer_of
         self._tok_ports: dict[int, Port] = {}
         self._edges = request.MACHINE.compile()
 
-    def connect(self, tok_ports: dict[int, Port]) -> None:
-        """Ports to the tokenize stages, by core."""
+    def connect(self, tok_ports: dict[int, Port], ingress: dict[int, Port]) -> None:
+        """Ports to the tokenize and the ingress stages, by core."""
         self._tok_ports = tok_ports
+        self._ingress = ingress
 
     # -- stage protocol --------------------------------------------------------------
 
@@ -137,6 +140,9 @@ class DetokStage(StepLoop):
             group = self.groups.get(message[1])
             if group is not None:
                 self._probe_peer(group)
+        elif kind == frame.D_CHECK:
+            if message[1] in self.groups:
+                self._ingress[message[1] >> 40].send((frame.I_ALIVE, message[1]))
         elif kind == frame.D_FLOW:
             group = self.groups.get(message[1])
             if group is not None:
@@ -182,17 +188,23 @@ class DetokStage(StepLoop):
             self.enter(stream)
         group.remaining = len(items)
         group.results = [b""] * len(items)
+        if self.refusal:
+            self.fail_group(group, 503, self.refusal, None)
 
     def _encoded(
-        self, wire_rid: str, n_prompt: int, prompt_ids: list[int] | None, last_ids: list[int]
-    ) -> None:
+        self, wire_rid: str, n_prompt: int, prompt_ids: list[int] | None, last_ids: list[int],
+        tok_core: int,
+    ) -> None:  # fmt: skip
         stream = self.streams.get(wire_rid)
-        if stream is not None:
-            stream.state = self.step(stream.state, request.ENCODED)
-            stream.prompt_tokens = n_prompt
-            self.encoded(stream, last_ids)
-            if prompt_ids is not None:
-                stream.prompt_ids = prompt_ids
+        if stream is None:
+            # It ended before; its abort may have been sent before its job was there to be found.
+            self._tok_ports[tok_core].send((frame.T_ABORT, wire_rid))
+            return
+        stream.state = self.step(stream.state, request.ENCODED)
+        stream.prompt_tokens = n_prompt
+        self.encoded(stream, last_ids)
+        if prompt_ids is not None:
+            stream.prompt_ids = prompt_ids
 
     def _abort(self, user_rid: str | None) -> None:
         """A client's abort: exact rid, or a batch's rid for all its children; None for all."""
@@ -336,6 +348,7 @@ class DetokStage(StepLoop):
         for stream in group.streams:  # break the cycles: no collector runs while serving
             stream.logprobs = None
         group.streams = []
+        group.writer.waiting.clear()
         self.groups.pop(group.key, None)
         if group in self.probes:
             self.probes.remove(group)

@@ -76,6 +76,8 @@ class IngressStage:
                 self._reset(conn)
             elif kind == frame.I_DETACHED:
                 self._detached(conn)
+            elif kind == frame.I_ALIVE and conn.inflight:
+                conn.deadline_ns = 0
         return done
 
     def pure_poll(self) -> bool:
@@ -93,10 +95,12 @@ class IngressStage:
     # -- accepting -------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
-        """Drain: no new connections; answers of the others say `Connection: close`."""
+        """Drain: who connects is refused; answers to the others say `Connection: close`."""
         self.draining = True
-        self.acceptor.stop()
+        self.acceptor.close()
         for conn in list(self.connections.values()):
+            if conn.state == connection.OPEN_IDLE:
+                self.readable(conn, reactor.IN)  # a request may be there already
             if conn.state == connection.OPEN_IDLE and not conn.parser.started:
                 self._step(conn, connection.SHUTDOWN)
                 self._close(conn)
@@ -345,8 +349,10 @@ class IngressStage:
             if egress:
                 self._reset(conn)
             elif conn.inflight:
-                # Its error answer may still be on the way; if it is not, the client must not wait.
+                # Its error answer may still be on the way; if it is not, and the core does not
+                # know of it since its restart, the client must not wait.
                 conn.deadline_ns = self._now_ns + self.setup.linger_ns
+                self.detok_port.send((frame.D_CHECK, conn.key))
 
     def abandon(self) -> None:
         """A dying core: close every connection."""

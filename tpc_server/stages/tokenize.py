@@ -185,7 +185,7 @@ class TokenizeStage:
         tail = 8 * CONTEXT_IDS if isinstance(data, bytes) else CONTEXT_IDS
         last = ids_of(data[-tail:])
         # Before the request itself: its first frame must not overtake this.
-        self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids, last))
+        self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids, last, self._core))
         parts = wire.request_parts(header, buffers)
         if self._ready or self._held:
             self._ready.append((core, rid, parts))

@@ -1,0 +1,125 @@
+"""What a stage does about requests that ended, or may have, on another core."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.test_message_order import FakeSender
+from tpc_server import connection, frame, mesh
+from tpc_server.affinity import sglang_rules
+from tpc_server.boundary.server_args import ModelConfig, ServerArgs
+from tpc_server.config import Options
+from tpc_server.counters import Counters
+from tpc_server.http1 import RequestParser
+from tpc_server.info import ServerInfo
+from tpc_server.routes import _PROBE_PLAN
+from tpc_server.setup import CoreSetup
+from tpc_server.stages.base import Outbox, RemotePort
+from tpc_server.stages.connections import Connection
+from tpc_server.stages.detok import DetokStage
+from tpc_server.stages.egress import RemoteWriter
+from tpc_server.stages.ingress import IngressStage
+
+KEY = 5
+
+
+@pytest.fixture
+def detok():
+    """A detok stage whose neighbours only listen."""
+    args = ServerArgs(
+        model_path="none", skip_tokenizer_init=True,
+        model_config=ModelConfig(context_len=64, vocab_size=64),
+    )  # fmt: skip
+    core_plan = sglang_rules.plan_for_server(None, 1, 1, allowed_cpus=1)
+    info = ServerInfo(args, core_plan, "in-process", "native")
+    link = mesh.Mesh(core_plan, 8, 8, 8)
+    setup = CoreSetup(
+        args, Options(), None, info, lambda *a, **k: None, lambda: None, link, [0] * 64
+    )
+    senders = {name: FakeSender() for name in ("tokenize", "ingress", "egress")}
+    ports = {name: RemotePort(sender, Outbox()) for name, sender in senders.items()}
+    writers = []
+
+    def writer_of(key):
+        writers.append(RemoteWriter(key, ports["egress"]))
+        return writers[-1]
+
+    stage = DetokStage(setup, Counters(), writer_of)
+    stage.connect({3: ports["tokenize"]}, {0: ports["ingress"]})
+    yield SimpleNamespace(stage=stage, writers=writers, **senders)
+    link.close()
+
+
+def opened(rid, stream=True):
+    return (
+        frame.D_OPEN, KEY, 0, stream, False, True, False, False, b"", "", 0, 0, 3,
+        [(rid, rid, _PROBE_PLAN, None)],
+    )  # fmt: skip
+
+
+def test_a_request_that_comes_when_the_server_stops_is_told_so(detok):
+    detok.stage.refusal = "stopping now"
+    detok.stage.inbox.append(opened("a#1"))
+    detok.stage.poll(10)
+    assert not detok.stage.groups and not detok.stage.streams
+    told = detok.egress.messages()
+    assert b" 503 " in told[0][2] and b"stopping now" in told[0][2]
+    assert told[-1] == (frame.E_WRITE, KEY, b"", frame.END_KEEP)
+    assert detok.tokenize.messages() == [(frame.T_ABORT, "a#1")]
+
+
+def test_the_abort_of_an_ended_request_is_repeated_once_its_job_was_found(detok):
+    detok.stage.inbox += [opened("a#1"), (frame.D_GONE, KEY)]
+    detok.stage.poll(10)
+    assert detok.tokenize.messages() == [(frame.T_ABORT, "a#1")]
+    detok.stage.inbox.append((frame.D_ENCODED, "a#1", 3, None, [1, 2, 3], 3))
+    detok.stage.poll(10)
+    assert detok.tokenize.messages() == [(frame.T_ABORT, "a#1")] * 2
+
+
+def test_whether_a_request_is_still_here_is_told_its_ingress(detok):
+    detok.stage.inbox += [(frame.D_CHECK, KEY), opened("a#1"), (frame.D_CHECK, KEY)]
+    detok.stage.poll(10)
+    assert detok.ingress.messages() == [(frame.I_ALIVE, KEY)]
+
+
+def test_an_ended_group_leaves_no_stream_with_its_writer(detok):
+    """They would hold each other for ever: no collector runs while requests are served."""
+    detok.stage.inbox.append(opened("a#1"))
+    detok.stage.poll(10)
+    stream = detok.stage.streams["a#1"]
+    detok.stage.wait_for_room(stream)
+    assert detok.writers[0].waiting == [stream]
+    detok.stage.inbox.append((frame.D_GONE, KEY))
+    detok.stage.poll(10)
+    assert not detok.writers[0].waiting and not detok.stage.streams
+
+
+def test_a_request_that_lived_through_its_detok_cores_death_keeps_its_connection():
+    poller = SimpleNamespace(unregister=lambda fd: None, modify=lambda fd, mask: None)
+    setup = SimpleNamespace(linger_ns=100)
+    stage = IngressStage(0, 1, setup, Counters(), poller, [], None)
+    to_detok, to_egress = FakeSender(), FakeSender()
+    stage.detok_port = RemotePort(to_detok, Outbox())
+    stage.egress_port = RemotePort(to_egress, Outbox())
+    stage.acceptor.report = lambda n: None
+    ours = []
+    for key in (1, 2):
+        sock, other = socket.socketpair()
+        ours += [sock, other]
+        conn = stage.connections[key] = Connection(key, sock, RequestParser(100, 100))
+        conn.inflight = True
+        conn.state = connection.WAITING
+    stage.inflight = 2
+    stage.partner_lost(False)
+    assert to_detok.messages() == [(frame.D_CHECK, 1), (frame.D_CHECK, 2)]
+    stage.inbox.append((frame.I_ALIVE, 2))
+    stage.poll(10)
+    stage.on_tick(1_000_000_000)
+    assert list(stage.connections) == [2] and stage.inflight == 1
+    assert to_detok.messages()[2:] == [(frame.D_GONE, 1)]
+    for sock in ours:
+        sock.close()
