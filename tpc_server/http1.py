@@ -14,6 +14,7 @@ KEPT: Final = frozenset(
     (b"expect", b"content-length", b"content-encoding", b"content-type", b"authorization",
      b"x-request-id", b"x-body-compressed", b"upgrade")
 )  # fmt: skip
+_INITIALS: Final = frozenset(b"".join([name[:1] + name[:1].upper() for name in KEPT]))
 
 
 class HttpRequest:
@@ -55,15 +56,29 @@ class RequestParser:
     """Feeds bytes, collects requests in `ready`. After HttpError it must not be fed again."""
 
     __slots__ = (
-        "_body", "_body_bytes", "_head_bytes", "_headers", "_max_body", "_max_head", "_parser",
-        "_raw_bytes", "_refused", "_url", "in_body", "ready", "started", "wants_continue",
-    )  # fmt: skip
+        "_body",
+        "_body_bytes",
+        "_counts",
+        "_head_bytes",
+        "_headers",
+        "_max_body",
+        "_max_head",
+        "_parser",
+        "_raw_bytes",
+        "_refused",
+        "_url",
+        "in_body",
+        "ready",
+        "started",
+        "wants_continue",
+    )
 
     def __init__(self, max_head_bytes: int, max_body_bytes: int) -> None:
         self._max_head = max_head_bytes
         self._max_body = max_body_bytes
         self._parser = httptools.HttpRequestParser(self)
         self._refused: HttpError | None = None
+        self._counts = True
         self.ready: list[HttpRequest] = []
         self.started = False  # inside a request
         self.in_body = False
@@ -73,6 +88,11 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Raises HttpError: 400 malformed, 413 body, 417 expectation, 431 head too large."""
+        # Lines are counted only where all bytes of a head could be too many.
+        counts = len(data) + self._raw_bytes > self._max_head
+        if counts and not self._counts:
+            self._head_bytes = self._raw_bytes
+        self._counts = counts
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -118,12 +138,15 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header line."""
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self._max_head:
-            self._refuse(431, f"request head is larger than {self._max_head} bytes")
-        name = name.lower()
-        if name in KEPT:
-            self._headers[name] = value
+        if self._counts:
+            self._head_bytes += len(name) + len(value) + 4
+            if self._head_bytes > self._max_head:
+                self._refuse(431, f"request head is larger than {self._max_head} bytes")
+        # The first letter spares most names the rest.
+        if name[0] in _INITIALS:
+            name = name.lower()
+            if name in KEPT:
+                self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         """The head is whole: refuse early what would be refused anyway."""

@@ -38,6 +38,9 @@ class CoreSetup:
         self.skip_tokenizer = args.skip_tokenizer_init or tokenizer is None
         self.tokenizer_json = tokenizer.json_text if tokenizer is not None else None
         self.pieces = tokenizer.pieces if tokenizer is not None else None
+        # Whether the end of the prompt has a say in how the first token is shown.
+        table = self.pieces
+        self.needs_context = table is None or bool(table.first) or bool(table.strip_count)
         sizes = [model.vocab_size, tokenizer.vocab_size if tokenizer is not None else 0]
         self.vocab_size = max(sizes)
         self.limits = limits_of(args, options, model.vocab_size or self.vocab_size)

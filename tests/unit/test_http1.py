@@ -70,3 +70,24 @@ def test_what_is_refused(raw, status):
         for at in range(0, len(raw), 50):
             parser.feed(raw[at : at + 50])
     assert caught.value.status == status
+
+
+@given(st.integers(1, 300), st.integers(20, 400))
+def test_the_head_limit_holds_however_it_arrives(piece, length):
+    raw = b"GET / HTTP/1.1\r\n"
+    while len(raw) < length:
+        raw += b"A%d: b\r\n" % len(raw)
+    raw += b"\r\n"
+    parser = RequestParser(200, 100)
+    try:
+        for at in range(0, len(raw), piece):
+            parser.feed(raw[at : at + piece])
+        accepted = True
+    except HttpError as error:
+        assert error.status == 431
+        accepted = False
+    # The request line's method and version are not counted, a little more may be.
+    if len(raw) <= 200:
+        assert accepted
+    if len(raw) > 200 + 60:
+        assert not accepted

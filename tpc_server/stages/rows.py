@@ -52,6 +52,7 @@ class StreamRows:
         self.weight_version = native.json_string(setup.weight_version)
         table = setup.pieces
         self._table = table
+        self._needs_context = setup.needs_context
         self._shown = EscapedTable(table, True, setup.vocab_size) if table else None
         self._all = EscapedTable(table, False, setup.vocab_size) if table else None
         # Text and id of a token in one piece. None: not made yet; False: takes the slow path.
@@ -119,10 +120,11 @@ class StreamRows:
 
     def encoded(self, stream: Stream, last_ids: list[int]) -> None:
         """The prompt is known: `last_ids` are its end where the decoder asks for context."""
-        table = self._table
-        skip = stream.plan[plan.SKIP_SPECIAL]
-        stream.context = last_ids
-        stream.has_context = table is None or table.gives_context(last_ids, skip)
+        if self._needs_context:
+            table = self._table
+            skip = stream.plan[plan.SKIP_SPECIAL]
+            stream.context = last_ids
+            stream.has_context = table is None or table.gives_context(last_ids, skip)
         if stream.group.is_stream and not self.setup.skip_tokenizer:
             stream.detok = self.make_detok(stream)
 

@@ -58,6 +58,7 @@ class TokenizeStage:
         self._encoder = Encoder(setup.tokenizer_json) if setup.tokenizer_json else None
         self._helper: EncodeHelper | None = None
         self._limits = setup.limits
+        self._needs_context = setup.needs_context
         # Of these detok was told; they follow once it can read that and the ring has room.
         self._ready: deque[tuple[int, str, list[Any]]] = deque()
         # Jobs of this stage that the scheduler does not have yet, by wire rid.
@@ -182,8 +183,10 @@ class TokenizeStage:
             buffers.append(("token_ids_logprob", wire.INT64, array("q", logprob_ids)))
         header = self._pack(wanted)
         prompt_ids = ids_of(data) if want_ids else None
-        tail = 8 * CONTEXT_IDS if isinstance(data, bytes) else CONTEXT_IDS
-        last = ids_of(data[-tail:])
+        last: list[int] = []
+        if self._needs_context:
+            tail = 8 * CONTEXT_IDS if isinstance(data, bytes) else CONTEXT_IDS
+            last = ids_of(data[-tail:])
         # Before the request itself: its first frame must not overtake this.
         self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids, last, self._core))
         parts = wire.request_parts(header, buffers)
