@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+from array import array
 from types import SimpleNamespace
 
+import msgpack
 import pytest
 
 from tests.unit.test_message_order import FakeSender
 from tpc_server import connection, frame, mesh
 from tpc_server.affinity import sglang_rules
+from tpc_server.boundary.batch_header import decode_batch
 from tpc_server.boundary.server_args import ModelConfig, ServerArgs
 from tpc_server.config import Options
 from tpc_server.counters import Counters
@@ -17,6 +21,7 @@ from tpc_server.http1 import RequestParser
 from tpc_server.info import ServerInfo
 from tpc_server.routes import _PROBE_PLAN
 from tpc_server.setup import CoreSetup
+from tpc_server.stages import stream as records
 from tpc_server.stages.base import Outbox, RemotePort
 from tpc_server.stages.connections import Connection
 from tpc_server.stages.detok import DetokStage
@@ -96,6 +101,38 @@ def test_an_ended_group_leaves_no_stream_with_its_writer(detok):
     detok.stage.inbox.append((frame.D_GONE, KEY))
     detok.stage.poll(10)
     assert not detok.writers[0].waiting and not detok.stage.streams
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["finished", "left"])
+def test_records_of_an_ended_request_are_freed_without_a_collection(detok, ended):
+    def live():
+        kinds = (records.Stream, records.Group)
+        return sum(type(thing) in kinds for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = live()
+        for stream in (True, False):
+            detok.stage.inbox += [opened("a#1", stream), (frame.D_ENCODED, "a#1", 1, None, [1], 3)]
+            detok.stage.poll(10)
+            if ended:
+                finish = {"type": "length", "length": 1}
+                detok.stage.on_batch(one_row("a#1", None, 1))
+                detok.stage.on_batch(one_row("a#1", finish, 2))
+            else:
+                detok.stage.inbox.append((frame.D_GONE, KEY))
+            detok.stage.poll(10)
+            assert not detok.stage.groups
+            detok.writers.clear()
+        assert live() == before
+    finally:
+        gc.enable()
+
+
+def one_row(rid, finish, token):
+    header = [[rid], [finish], [1], [1], [0], [0]]
+    return decode_batch(msgpack.packb(header), [memoryview(array("q", [token])).cast("B")])
 
 
 def test_a_request_that_lived_through_its_detok_cores_death_keeps_its_connection():

@@ -29,6 +29,7 @@ from .stream import (
     NATIVE,
     SEND,
     SLOW,
+    STREAM,
     UNARY,
     Group,
     Stream,
@@ -85,6 +86,7 @@ class StreamRows:
         """Its rid is free: later rows of it are stale."""
         self.streams.pop(stream.wire_rid, None)
         self.hot.pop(stream.wire_rid, None)
+        stream.hot[STREAM] = None  # it holds the list: no cycles, no collector runs while serving
         self.counters.live_requests = len(self.streams)
 
     def prepare(self, stream: Stream) -> None:

@@ -226,7 +226,11 @@ class Detok:
         if not tail:
             return ""
         self._tail = b""
-        return "\ufffd" * len(tail) if self._table.fallback else "\ufffd"
+        if self._table.fallback:
+            return "\ufffd" * len(tail)
+        # One for a character cut short; two for the start of a UTF-16 surrogate, which the codec
+        # holds back as well although nothing can complete it.
+        return utf_8_decode(tail, "replace", True)[0]
 
     def _strip_start(self, text: str) -> str:
         strip_first = self._table.strip_first
