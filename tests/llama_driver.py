@@ -83,6 +83,7 @@ class ScriptModel:
         self.config = real.config
         self.next_id = next_id
         self.vocab = vocab
+        self.peak = 12.0
 
     def forward(self, pieces: Sequence[Piece]) -> Any:
         states = []
@@ -101,7 +102,7 @@ class ScriptModel:
             if np.isnan(state[0]):
                 row[3] = np.nan
             else:
-                row[int(state[0])] = 12.0
+                row[int(state[0])] = self.peak
         return rows
 
 
