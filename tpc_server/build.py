@@ -209,7 +209,11 @@ class StageSet:
     def core_reset(self, core: int) -> None:
         """Another core lost its state: let go of what depended on it."""
         for stage in self.polled:  # what it, or others because of it, sent before
-            stage.poll(1 << 30)
+            if stage is not self.detok:
+                stage.poll(1 << 30)
+        if self.detok is not None:
+            # Not the scheduler's frames: openings they depend on may still be undelivered.
+            self.detok.poll_messages()
         if self.ingress is not None:
             egress_lost = route(self._plan, "egress", self.index) == core
             detok_lost = route(self._plan, "detok", self.index) == core

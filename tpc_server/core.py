@@ -102,9 +102,9 @@ class Core:
                     stack=traceback.format_exc(),
                 )  # fmt: skip
                 self.counters.resets += 1
-                self._bury()
+                buried = self._bury()
                 deaths = [t for t in deaths if now - t < _DEATH_WINDOW_NS] + [now]
-                if len(deaths) >= _DEATHS or self._stopping_ns:
+                if not buried or len(deaths) >= _DEATHS or self._stopping_ns:
                     self.ends.words[mesh.FAILED] = 1
                     self.counters.publish(self.ends.words, self._counters_at)
                     setup.log("error", "core died too often", core=self.index)
@@ -153,15 +153,29 @@ class Core:
             for port in self._ports.values():
                 port.send((frame.C_RESET, self.index))
 
-    def _bury(self) -> None:
-        """After a death: end what can be ended, let go of the rest, free rids."""
+    def _bury(self) -> bool:
+        """After a death: end what can be ended, let go of the rest, free rids.
+
+        False when not even that went well, or nothing was built that could be let go of.
+        """
         try:
-            self.stages.bury("internal error: a core was restarted")
+            try:
+                self.stages.bury("internal error: a core was restarted")
+            except Exception:
+                self.setup.log(
+                    "error", "a dead core could not end its streams", core=self.index,
+                    stack=traceback.format_exc(),
+                )  # fmt: skip
+            self._let_go()
         except Exception:
             self.setup.log(
-                "error", "a dead core could not end its streams", core=self.index,
+                "error", "a dead core could not be buried", core=self.index,
                 stack=traceback.format_exc(),
             )  # fmt: skip
+            return False
+        return True
+
+    def _let_go(self) -> None:
         self._leftover = self.stages.leftover()
         if self.stages.detok is not None:
             self._frames_left = self.stages.detok.records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import socket
 from array import array
@@ -13,8 +14,10 @@ import pytest
 from tests.unit.test_message_order import FakeSender
 from tpc_server import connection, frame, mesh
 from tpc_server.affinity import sglang_rules
+from tpc_server.boundary import wire
 from tpc_server.boundary.batch_header import decode_batch
 from tpc_server.boundary.server_args import ModelConfig, ServerArgs
+from tpc_server.build import StageSet
 from tpc_server.config import Options
 from tpc_server.counters import Counters
 from tpc_server.http1 import RequestParser
@@ -130,6 +133,23 @@ def test_records_of_an_ended_request_are_freed_without_a_collection(detok, ended
         gc.enable()
 
 
+def test_frames_wait_for_openings_that_come_after_another_cores_reset(detok):
+    """A reset is dealt with while what came after it is still to be given to the stages."""
+    detok.stage.inbox.append(opened("a#1"))
+    row = [["a#1"], [None], [1], [1], [0], [0]]
+    frame_bytes = b"".join(wire.frame_parts(msgpack.packb(row), [array("q", [7]).tobytes()]))
+    detok.stage.records.append((wire.BATCH, b"", frame_bytes))
+    stages = object.__new__(StageSet)
+    stages.ingress = stages.egress = stages.tokenize = None
+    stages.detok = detok.stage
+    stages.polled = [detok.stage]
+    stages.core_reset(3)
+    assert not detok.stage.inbox and len(detok.stage.records) == 1
+    detok.stage.inbox.append((frame.D_ENCODED, "a#1", 1, None, [1], 3))
+    detok.stage.poll(10)
+    assert b'"output_ids":[7]' in detok.egress.messages()[0][2]
+
+
 def one_row(rid, finish, token):
     header = [[rid], [finish], [1], [1], [0], [0]]
     return decode_batch(msgpack.packb(header), [memoryview(array("q", [token])).cast("B")])
@@ -160,3 +180,20 @@ def test_a_request_that_lived_through_its_detok_cores_death_keeps_its_connection
     assert to_detok.messages()[2:] == [(frame.D_GONE, 1)]
     for sock in ours:
         sock.close()
+
+
+def test_out_of_descriptors_a_connection_is_turned_away():
+    setup = SimpleNamespace(socket_buffer_bytes=0, max_connections=9)
+    stage = IngressStage(0, 1, setup, Counters(), None, [], None)
+    stage.egress_port = RemotePort(FakeSender(), Outbox())
+    ours, theirs = socket.socketpair()
+
+    class Undoublable(socket.socket):
+        def dup(self):
+            raise OSError(errno.EMFILE, "too many open files")
+
+    stage._adopt(Undoublable(fileno=ours.detach()))
+    assert not stage.connections and not stage.egress_port.backlog
+    told = theirs.recv(1000)
+    assert b" 503 " in told and b"Connection: close" in told and theirs.recv(1) == b""
+    theirs.close()

@@ -112,7 +112,14 @@ class IngressStage:
         setup = self.setup
         if setup.socket_buffer_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, setup.socket_buffer_bytes)
-        if len(self.connections) >= setup.max_connections:
+        twin = -1  # the writing core's own descriptor of it
+        full = len(self.connections) >= setup.max_connections
+        if self.egress_stage is None and not full:
+            try:
+                twin = sock.dup().detach()
+            except OSError:  # out of descriptors
+                full = True
+        if full:
             body = native.error_body("too many connections", 503)
             try:
                 sock.send(http.answer(503, body, http.JSON, True, False))
@@ -128,7 +135,7 @@ class IngressStage:
         if self.egress_stage is not None:
             conn.writer = self.egress_stage.attach(key, sock, False)
         else:
-            self.egress_port.send((frame.E_ATTACH, key, sock.dup().detach()))
+            self.egress_port.send((frame.E_ATTACH, key, twin))
             conn.writer = RemoteWriter(key, self.egress_port)
         conn.mask = reactor.IN | reactor.RDHUP
         conn.deadline_ns = self._now_ns + setup.header_timeout_ns

@@ -125,8 +125,7 @@ class TokenizeStage:
             if encoder is None:
                 self._fail(core, rid, 400, "text needs a tokenizer: this server has none")
                 return
-            if len(text) > LONG_CHARS:
-                self._hand_over(core, job)
+            if len(text) > LONG_CHARS and self._hand_over(core, job):
                 return
             try:
                 ids = encoder.encode(text)
@@ -136,12 +135,17 @@ class TokenizeStage:
             self.counters.encoded += 1
         self._send(core, job, ids)
 
-    def _hand_over(self, core: int, job: tuple[Any, ...]) -> None:
+    def _hand_over(self, core: int, job: tuple[Any, ...]) -> bool:
+        """To the helper; False when there can be none now (no descriptors, no threads)."""
         if self._helper is None:
             assert self._encoder is not None
-            self._helper = EncodeHelper(self._encoder)
+            try:
+                self._helper = EncodeHelper(self._encoder)
+            except (OSError, RuntimeError):
+                return False
             self.helper_hook(self._helper.fileno(), self)
         self._helper.submit((core, job), job[1])
+        return True
 
     def on_events(self, fd: int, mask: int) -> None:
         """The helper has results."""
