@@ -1,16 +1,7 @@
 """SPSC byte ring. Owner: one producer thread and one consumer thread, each its own half.
 
-Layout in a region, from `offset` (a multiple of 128 bytes):
-
-    +0     u64 head    bytes ever written; the producer's line. Low bit set: producer closed
-    +128   u64 tail    bytes ever read; the consumer's line. Low bit set: consumer closed
-    +136   u64 done    records ever read
-    +256   data        `capacity` bytes, a power of two
-
-A record is `u32 size | u16 key bytes | u8 kind | u8 flags`, the key, the payload; it starts on
-8 bytes and never crosses the end of the data (a pad record fills the rest). `size` counts key
-and payload. Both counters only grow, so full and empty cannot be mistaken for each other, and
-a close is one store that the other side reads together with the position.
+The format is in `ring_format`. Both counters only grow, so full and empty cannot be mistaken for
+each other, and a close is one store that the other side reads together with the position.
 
 Why it is correct (docs/adr/0001-wake-protocol.md): a side stores only its own words, record
 bytes are stored before the head that covers them and loaded before the tail that frees them,
@@ -20,45 +11,33 @@ and x86-64 keeps both orders. tests/interleave runs this very code over every sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tpc_server.ring_format import (
+    FLAGGED,
+    JOIN_BYTES,
+    MAX_KEY_BYTES,
+    MORE,
+    PAD,
+    REST,
+    RING_HEADER_BYTES,
+    Part,
+    Record,
+    RingCorruptError,
+    byte_view,
+    check_place,
+    nbytes,
+    ring_bytes,
+)
 from tpc_server.shm import LINE_BYTES, Mapping, Memory, Words
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
-Part: TypeAlias = "ReadableBuffer"
-"""A piece of a payload: bytes, or any C-contiguous buffer of any item format."""
-
-Record: TypeAlias = tuple[int, bytes, bytes]
-"""(kind, key, payload), as drained."""
-
-RING_HEADER_BYTES: Final = 2 * LINE_BYTES
-MIN_CAPACITY: Final = 64
-MAX_CAPACITY: Final = 1 << 31
-MAX_KEY_BYTES: Final = 0xFFFF
-JOIN_BYTES: Final = 16384
-
-# Flags sit in the top byte of the second header half, so a plain record is `meta < FLAGGED`.
-FLAGGED: Final = 1 << 24
-PAD: Final = 1 << 24
-MORE: Final = 2 << 24
-REST: Final = 4 << 24
-
-
-class RingCorruptError(RuntimeError):
-    """The other side wrote counters or headers that no correct producer writes."""
-
-
-def ring_bytes(capacity: int) -> int:
-    """Bytes of region a ring takes; a multiple of 128 whenever `capacity` is."""
-    _check_capacity(capacity)
-    return RING_HEADER_BYTES + capacity
-
-
-def nbytes(part: Part) -> int:
-    """Bytes in a contiguous buffer of any item format; `len()` would count items."""
-    return len(part) if type(part) is bytes else memoryview(part).nbytes
+__all__ = [
+    "Consumer",
+    "Part",
+    "Producer",
+    "Record",
+    "RingCorruptError",
+    "ring_bytes",
+]
 
 
 class Producer:
@@ -68,29 +47,13 @@ class Producer:
     """
 
     __slots__ = (
-        "_base",
-        "_buf",
-        "_cap",
-        "_cap_records",
-        "_closed",
-        "_closing",
-        "_halves",
-        "_head",
-        "_head_at",
-        "_limit",
-        "_mask",
-        "_parked",
-        "_parked_kind",
-        "_parked_left",
-        "_peer_closed",
-        "_sent",
-        "_sent_limit",
-        "_tail_at",
-        "_words",
-    )
+        "_base", "_buf", "_cap", "_cap_records", "_closed", "_closing", "_halves", "_head",
+        "_head_at", "_limit", "_mask", "_parked", "_parked_kind", "_parked_left",
+        "_peer_closed", "_sent", "_sent_limit", "_tail_at", "_words",
+    )  # fmt: skip
 
     def __init__(self, memory: Memory, offset: int, capacity: int, cap_records: int) -> None:
-        _check_place(offset, capacity)
+        check_place(offset, capacity)
         if cap_records < 1:
             raise ValueError(f"cap_records must be at least 1, not {cap_records}")
         mapping: Mapping = memory.mapping()
@@ -229,7 +192,7 @@ class Producer:
         if self._sent >= self._sent_limit and not self._refresh(self._head):
             return False
         # Views are made before the first store: what cannot be copied must raise here.
-        views = [_byte_view(part) for part in parts if nbytes(part)]
+        views = [byte_view(part) for part in parts if nbytes(part)]
         self._parked = views
         self._parked_kind = kind
         self._parked_left = size - len(key)
@@ -307,24 +270,12 @@ class Consumer:
     """The reading half. Build it, and use it, on the consuming thread only."""
 
     __slots__ = (
-        "_base",
-        "_buf",
-        "_cap",
-        "_closed",
-        "_done",
-        "_halves",
-        "_head_at",
-        "_key",
-        "_mask",
-        "_pieces",
-        "_shut",
-        "_tail_at",
-        "_words",
-        "tail",
-    )
+        "_base", "_buf", "_cap", "_closed", "_done", "_halves", "_head_at", "_key", "_mask",
+        "_pieces", "_shut", "_tail_at", "_words", "tail",
+    )  # fmt: skip
 
     def __init__(self, memory: Memory, offset: int, capacity: int) -> None:
-        _check_place(offset, capacity)
+        check_place(offset, capacity)
         mapping: Mapping = memory.mapping()
         self._words: Words = mapping.words
         self._halves: Words = mapping.halves
@@ -432,41 +383,3 @@ class Consumer:
         if not meta & MORE:
             out.append(((meta >> 16) & 0xFF, self._key, b"".join(self._pieces)))
             self._pieces = []
-
-
-def mark_producer_closed(memory: Memory, offset: int) -> None:
-    """Closes the producer's half for one whose process or thread is dead.
-
-    The head is left where its last complete publish put it, so nothing torn is seen.
-    """
-    words = memory.mapping().words
-    words[offset >> 3] = words[offset >> 3] | 1
-
-
-def mark_consumer_closed(memory: Memory, offset: int) -> None:
-    """Closes the consumer's half for one whose process or thread is dead."""
-    words = memory.mapping().words
-    at = (offset + LINE_BYTES) >> 3
-    words[at] = words[at] | 1
-
-
-def _byte_view(part: Part) -> memoryview:
-    try:
-        return memoryview(part).cast("B")
-    except (TypeError, ValueError):
-        # Item formats that memoryview cannot cast (numpy records, byte-swapped numbers).
-        return memoryview(b"".join((part,)))
-
-
-def _check_capacity(capacity: int) -> None:
-    if not MIN_CAPACITY <= capacity <= MAX_CAPACITY or capacity & (capacity - 1):
-        raise ValueError(
-            f"ring capacity must be a power of two from {MIN_CAPACITY} to {MAX_CAPACITY} bytes, "
-            f"not {capacity}"
-        )
-
-
-def _check_place(offset: int, capacity: int) -> None:
-    _check_capacity(capacity)
-    if offset % LINE_BYTES:
-        raise ValueError(f"ring offset must be a multiple of {LINE_BYTES} bytes, not {offset}")

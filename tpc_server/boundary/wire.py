@@ -29,6 +29,7 @@ _HEAD: Final = struct.Struct("<IH")  # header length in bytes, number of buffers
 _SIZE: Final = struct.Struct("<Q")
 _BUFFER: Final = struct.Struct("<BBQ")  # name length, item type, length in bytes
 
+_SMALL: Final = 4096
 _PADS: Final = tuple([bytes(n) for n in range(8)])
 
 INT64: Final = 0
@@ -44,7 +45,10 @@ def request_parts(header: bytes, buffers: list[tuple[str, int, Buffer]]) -> list
         item, data = buffers[0][1:]
         size = len(data) if type(data) is bytes else memoryview(data).nbytes
         head = _HEAD.pack(len(header), 1) + _BUFFER.pack(9, item, size) + b"input_ids"
-        return [head, header, _PADS[-(len(head) + len(header)) % 8], data]
+        pad = _PADS[-(len(head) + len(header)) % 8]
+        if size <= _SMALL:  # one copy into the ring instead of four
+            return [b"".join((head, header, pad, data))]
+        return [head, header, pad, data]
     parts: list[Buffer] = [_HEAD.pack(len(header), len(buffers))]
     for name, item, data in buffers:
         raw = name.encode()

@@ -91,23 +91,22 @@ class StepLoop(StreamRows):
         ids = batch.ids.tolist()
         heads = self._heads
         tails = self._tails
-        n_heads = len(heads)
-        n_tails = len(tails)
+        n_heads, n_tails = len(heads), len(tails)
         join = b"".join
         opened = native.TEXT_OPEN
         between = native.IDS_OPEN
         # Bytes of a chunk beside text, middle and counter; a counter's CRLF is not in the chunk.
         frame_bytes = len(opened) - 2
-        incremental = INCREMENTAL
+        # Locals: a global costs a look-up in a dict, a builtin two.
+        incremental, unary, done_at, length = INCREMENTAL, UNARY, DONE, len
         data: Any
         at = sends = sent_bytes = stale = 0
         # An id outside the vocabulary would index the tables wrongly: the whole step is slow.
         tables_hold = bool(ids) and min(ids) >= 0 and max(ids) < self._limit
-        row = -1
-        for rid, finish, count, cached in zip(
-            batch.rids, batch.finish_reasons, batch.tok_lens, batch.cached_tokens, strict=True
-        ):
-            row += 1
+        for row, rid, finish, count, cached in zip(
+            range(batch.n), batch.rids, batch.finish_reasons, batch.tok_lens, batch.cached_tokens,
+            strict=True,
+        ):  # fmt: skip
             hot = find(rid)
             if hot is None:
                 at += count
@@ -120,9 +119,9 @@ class StepLoop(StreamRows):
                 continue
             token = ids[at]
             at += 1
-            if mode == UNARY:
+            if mode == unary:
                 kept.append(token)
-                hot[DONE] = done + 1
+                hot[done_at] = done + 1
                 continue
             fragment = fragments[token]
             if not fragment:
@@ -133,13 +132,13 @@ class StepLoop(StreamRows):
             if kept is not None:
                 kept.append(token)
             done += 1
-            hot[DONE] = done
+            hot[done_at] = done
             tail = tails[done] if done < n_tails else b"%d}}\n\n\r\n" % done
             if mode == incremental:
-                size = len(fragment) + len(middle) + len(tail) + frame_bytes
+                size = length(fragment) + length(middle) + length(tail) + frame_bytes
                 head = heads[size] if size < n_heads else b"%x\r\n%b" % (size, opened)
                 data = join((head, fragment, middle, tail))
-                size = len(data)
+                size = length(data)
             else:
                 text = stream.text
                 shown = stream.ids

@@ -10,6 +10,8 @@ from typing import Final
 
 from tpc_server.text.pieces import BYTE, MISSING, SPECIAL, PieceTable
 
+# ASCII that stands for itself in JSON.
+_PLAIN: Final = bytes([c for c in range(0x20, 0x7F) if c not in b'"\\'])
 _REPLACEMENT: Final = "\ufffd"
 
 
@@ -66,6 +68,8 @@ class EscapedTable:
         if kind & self.mask:
             return b""
         piece = self.table.pieces[token_id]
+        if not piece.translate(None, _PLAIN):  # most pieces: nothing to decode or to escape
+            return piece
         if kind & BYTE and piece[0] >= 0x80:
             return None
         try:
