@@ -16,7 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tpc_server.ring import MIN_CAPACITY, Consumer, Producer, ring_bytes
+from tpc_server.ring import Consumer, Producer, ring_bytes
+from tpc_server.ring_format import MIN_CAPACITY
 from tpc_server.shm import Region
 
 GUARD = 128

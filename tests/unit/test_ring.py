@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from tpc_server.ring import (
+from tpc_server.ring import Consumer, Producer, RingCorruptError, ring_bytes
+from tpc_server.ring_format import (
     MAX_KEY_BYTES,
     RING_HEADER_BYTES,
-    Consumer,
-    Producer,
-    RingCorruptError,
     mark_consumer_closed,
     mark_producer_closed,
-    ring_bytes,
 )
 from tpc_server.shm import Region
 
