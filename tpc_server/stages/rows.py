@@ -49,6 +49,8 @@ class StreamRows:
         self.counters = counters
         self.streams: dict[str, Stream] = {}  # by wire rid
         self.hot: dict[str, list[Any]] = {}  # the same streams' hot lists, for the step loop
+        # Rids of the last step, packed, and their hot lists; None once a stream came or went.
+        self.rows_of: tuple[bytes, list[str], list[Any]] | None = None
         self.now_ns = time.monotonic_ns()
         self.weight_version = native.json_string(setup.weight_version)
         table = setup.pieces
@@ -78,12 +80,15 @@ class StreamRows:
 
     def enter(self, stream: Stream) -> None:
         """A stream is live: rows of its wire rid are its own."""
+        self.rows_of = None
         self.streams[stream.wire_rid] = stream
         self.hot[stream.wire_rid] = stream.hot
         self.counters.live_requests = len(self.streams)
 
     def leave(self, stream: Stream) -> None:
         """Its rid is free: later rows of it are stale."""
+        self.rows_of = None
+        stream.hot[MODE] = SLOW  # a row of it may still follow in the step that is being handled
         self.streams.pop(stream.wire_rid, None)
         self.hot.pop(stream.wire_rid, None)
         stream.hot[STREAM] = None  # it holds the list: no cycles, no collector runs while serving
@@ -154,6 +159,9 @@ class StreamRows:
 
     def slow_row(self, stream: Stream, batch: Batch, row: int, ids: list[int]) -> None:
         """One row of a frame, whatever is in it."""
+        if stream.wire_rid not in self.streams:  # ended by an earlier row of this frame
+            self.counters.rows_stale += 1
+            return
         stream.state = self.step(stream.state, request.CHUNK)
         stream.prompt_tokens = batch.prompt_tokens[row]
         stream.hot[CACHED] = batch.cached_tokens[row]
