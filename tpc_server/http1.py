@@ -79,6 +79,8 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         self._refused: HttpError | None = None
         self._counts = True
+        self._head_bytes = 0  # of whole lines
+        self._raw_bytes = 0  # of what was fed while the head was incomplete
         self.ready: list[HttpRequest] = []
         self.started = False  # inside a request
         self.in_body = False
@@ -123,8 +125,8 @@ class RequestParser:
         self.started = True
         self.in_body = False
         self.wants_continue = False
-        self._head_bytes = 0  # of whole lines
-        self._raw_bytes = 0  # of what was fed while the head was incomplete
+        self._head_bytes = 0
+        self._raw_bytes = 0
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []

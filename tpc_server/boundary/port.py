@@ -96,10 +96,10 @@ class SchedulerPort:
 
     def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:
         """One record to every detok core; waits for space, False only on shutdown."""
-        if self._words[STOPPED]:
+        if self._stopped():
             return False
         with self._push_lock:
-            if self._words[STOPPED]:
+            if self._stopped():
                 return False
             return broadcast(self._frames, kind, key, parts, self._stopped, self._space)
 
