@@ -15,7 +15,6 @@ from tests.unit.test_message_order import FakeSender
 from tpc_server import connection, frame, mesh
 from tpc_server.affinity import sglang_rules
 from tpc_server.boundary import wire
-from tpc_server.boundary.batch_header import decode_batch
 from tpc_server.boundary.server_args import ModelConfig, ServerArgs
 from tpc_server.build import StageSet
 from tpc_server.config import Options
@@ -121,8 +120,8 @@ def test_records_of_an_ended_request_are_freed_without_a_collection(detok, ended
             detok.stage.poll(10)
             if ended:
                 finish = {"type": "length", "length": 1}
-                detok.stage.on_batch(one_row("a#1", None, 1))
-                detok.stage.on_batch(one_row("a#1", finish, 2))
+                detok.stage.on_record(wire.BATCH, b"", one_row("a#1", None, 1))
+                detok.stage.on_record(wire.BATCH, b"", one_row("a#1", finish, 2))
             else:
                 detok.stage.inbox.append((frame.D_GONE, KEY))
             detok.stage.poll(10)
@@ -133,12 +132,31 @@ def test_records_of_an_ended_request_are_freed_without_a_collection(detok, ended
         gc.enable()
 
 
+def test_a_row_of_a_request_that_an_earlier_row_of_its_frame_ended(detok):
+    """The failure of one item ends the whole batch, whose other rows are in the same frame."""
+    message = list(opened("a#1", stream=False))
+    message[-1] = [(rid, rid, _PROBE_PLAN, None) for rid in ("a#1", "a#2")]
+    detok.stage.inbox.append(tuple(message))
+    detok.stage.inbox += [(frame.D_ENCODED, rid, 1, None, [1], 3) for rid in ("a#1", "a#2")]
+    detok.stage.poll(10)
+    gone = {"type": "abort", "message": "no", "status_code": 503}
+    rids = ["a#1", "a#2"]
+    for finish, second in ((None, 5), (gone, 6)):
+        header = [rids, [finish, None], [1, 1], [1, 1], [0, 0], [0, 0]]
+        data = array("q", [4, second]).tobytes()
+        detok.stage.on_record(
+            wire.BATCH, b"", b"".join(wire.frame_parts(msgpack.packb(header), [data]))
+        )
+    assert not detok.stage.groups and not detok.stage.streams and not detok.stage.hot
+    assert [m[0] for m in detok.egress.messages()] == [frame.E_WRITE, frame.E_WRITE]
+    assert b" 503 " in detok.egress.messages()[0][2]
+    assert (frame.T_ABORT, "a#2") in detok.tokenize.messages()
+
+
 def test_frames_wait_for_openings_that_come_after_another_cores_reset(detok):
     """A reset is dealt with while what came after it is still to be given to the stages."""
     detok.stage.inbox.append(opened("a#1"))
-    row = [["a#1"], [None], [1], [1], [0], [0]]
-    frame_bytes = b"".join(wire.frame_parts(msgpack.packb(row), [array("q", [7]).tobytes()]))
-    detok.stage.records.append((wire.BATCH, b"", frame_bytes))
+    detok.stage.records.append((wire.BATCH, b"", one_row("a#1", None, 7)))
     stages = object.__new__(StageSet)
     stages.ingress = stages.egress = stages.tokenize = None
     stages.detok = detok.stage
@@ -152,7 +170,7 @@ def test_frames_wait_for_openings_that_come_after_another_cores_reset(detok):
 
 def one_row(rid, finish, token):
     header = [[rid], [finish], [1], [1], [0], [0]]
-    return decode_batch(msgpack.packb(header), [memoryview(array("q", [token])).cast("B")])
+    return b"".join(wire.frame_parts(msgpack.packb(header), [array("q", [token]).tobytes()]))
 
 
 def test_a_request_that_lived_through_its_detok_cores_death_keeps_its_connection():

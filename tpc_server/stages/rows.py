@@ -157,9 +157,9 @@ class StreamRows:
             return str(self.setup.decode()([token], False))
         return decode_all(table, (token,), skip_special=False)
 
-    def slow_row(self, stream: Stream, batch: Batch, row: int, ids: list[int]) -> None:
+    def slow_row(self, stream: Stream | None, batch: Batch, row: int, ids: list[int]) -> None:
         """One row of a frame, whatever is in it."""
-        if stream.wire_rid not in self.streams:  # ended by an earlier row of this frame
+        if stream is None:  # ended by an earlier row of this frame
             self.counters.rows_stale += 1
             return
         stream.state = self.step(stream.state, request.CHUNK)
