@@ -53,15 +53,12 @@ def watch(streams: list[socket.socket], until: socket.socket | None, seconds: fl
     chosen = selectors.DefaultSelector()
     last: dict[int, float] = {}
     gaps: list[float] = []
-    for sock in streams:
-        chosen.register(sock, selectors.EVENT_READ)
-    if until is not None:
-        chosen.register(until, selectors.EVENT_READ)
+    for each in [*streams, *([until] if until is not None else [])]:
+        chosen.register(each, selectors.EVENT_READ, each)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for key, _ in chosen.select(0.5):
-            sock = key.fileobj
-            assert isinstance(sock, socket.socket)
+            sock: socket.socket = key.data
             data = sock.recv(1 << 16)
             if sock is until:
                 print("  the long prompt was answered:", data.split(b"\r\n", 1)[0].decode())

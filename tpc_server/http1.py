@@ -6,7 +6,7 @@ limits are checked while it arrives, so that nothing over a limit is kept.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import httptools
 
@@ -76,7 +76,7 @@ class RequestParser:
     def __init__(self, max_head_bytes: int, max_body_bytes: int) -> None:
         self._max_head = max_head_bytes
         self._max_body = max_body_bytes
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._refused: HttpError | None = None
         self._counts = True
         self._head_bytes = 0  # of whole lines

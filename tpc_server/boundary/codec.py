@@ -38,7 +38,8 @@ else:
 
     def make_packer() -> Callable[[Any], bytes]:
         """A pack function of the caller's own (it keeps a buffer: one per thread)."""
-        return _msgspec.msgpack.Encoder().encode
+        encode: Callable[[Any], bytes] = _msgspec.msgpack.Encoder().encode
+        return encode
 
 
 def unpack_leading_strings(data: bytes | memoryview) -> list[str]:
