@@ -69,3 +69,19 @@ def test_threads_run_on_the_cpus_of_the_plan(start):
     for core, spec in zip(run.server.cores, core_plan.cores, strict=True):
         assert spec.cpus
         assert os.sched_getaffinity(core.native_id) == set(spec.cpus)
+
+
+def test_long_streams_spread_over_the_io_cores(start):
+    run = start(options={"plan": placed(["2"])}, manual=True)
+    clients = [Client(run.address) for _ in range(8)]
+    for k, client in enumerate(clients):
+        client.request("POST", "/generate", {"text": "abc", "rid": f"r{k}", "stream": True})
+        run.scheduler.wait_for(lambda s, k=k: len(s.live) == k + 1)
+    for _ in range(600):
+        open_now = [c["connections"] for c in run.server.counters()]
+        if sum(open_now) == 8:
+            break
+        run.server.wait_event(50)
+    assert sorted(open_now) in ([3, 5], [4, 4])
+    for client in clients:
+        client.close()

@@ -27,22 +27,34 @@ class Loads:
         self._at = at
         self._own = own
         self._others = [core for core in at if core != own]
+        # By core: connections when looked at last, and those given to it that it has not counted.
+        self._given = {core: (0, 0) for core in self._others}
 
     def report(self, connections: int) -> None:
         """Publish the own number."""
         self._words[self._at[self._own]] = connections
 
-    def lighter(self, own: int) -> int | None:
-        """Another core that has clearly fewer connections than this one's `own`."""
+    def give(self, own: int) -> int | None:
+        """Another core that has clearly fewer connections than this one's `own`: it counts one
+        more from now on, although it will publish that only once it has taken it."""
         if not self._others:
             return None
         words = self._words
         target, least = -1, own
         for core in self._others:
             load = words[self._at[core]]
+            seen, given = self._given[core]
+            if load != seen:
+                given = max(0, given - max(0, load - seen))
+                self._given[core] = (load, given)
+            load += given
             if load < least:
                 target, least = core, load
-        return target if own - least >= 2 + own // 8 else None
+        if own - least < 2 + own // 8:
+            return None
+        seen, given = self._given[target]
+        self._given[target] = (seen, given + 1)
+        return target
 
 
 class Acceptor:
@@ -120,7 +132,7 @@ class Acceptor:
                 self._setup.log("warning", "out of descriptors: accepting pauses", core=self._core)
                 return
             self._counters.accepted += 1
-            target = self.loads.lighter(self.connections)
+            target = self.loads.give(self.connections)
             if target is None:
                 self._adopt(sock)
             else:

@@ -1,0 +1,127 @@
+"""The server as a program: start, banner, signals, exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.http_client import Client, call
+
+ROOT = Path(__file__).parents[2]
+SLOW = {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 100000}}
+
+
+class Program:
+    """One `python -m tpc_server --engine synthetic` on a socket of its own."""
+
+    def __init__(self, folder: Path, where: Path, *words: str) -> None:
+        self.path = str(where / "socket")
+        command = [
+            sys.executable, "-m", "tpc_server", "--engine", "synthetic", "--model-path",
+            str(folder), "--uds", self.path, "--synthetic-tick-ms", "5", "--context-length",
+            "1000000", *words,
+        ]  # fmt: skip
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.banner = ""
+        for line in self.process.stdout:
+            self.banner += line
+            if line.strip().startswith("try"):
+                break
+
+    def end(self) -> tuple[int, str]:
+        """Exit status and what it said on standard error."""
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err
+
+
+@pytest.fixture
+def program(model_folder, tmp_path):
+    made = []
+
+    def begin(*words):
+        made.append(Program(model_folder, tmp_path, *words))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.communicate(timeout=30)
+
+
+def test_banner_and_health(program):
+    one = program()
+    for word in ("ready in", one.path, "model", "CPython", "cores", "curl -N --unix-socket"):
+        assert word in one.banner
+    assert call(one.path, "GET", "/health").status == 200
+    assert call(one.path, "GET", "/server_info").json()["frontend"] == "tpc"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_exits_with_0(program, number):
+    one = program("--log-format", "json")
+    with Client(one.path) as client:
+        client.request("POST", "/generate", {**SLOW, "sampling_params": {"max_new_tokens": 200}})
+        client.head()
+        client.chunk()
+        os.kill(one.process.pid, number)
+        body = b""
+        while piece := client.chunk():
+            body += piece
+    assert body.endswith(b"data: [DONE]\n\n")
+    last = json.loads(body.split(b"\n\n")[-3].removeprefix(b"data: "))
+    assert last["meta_info"]["finish_reason"] == {"type": "length", "length": 200}
+    status, err = one.end()
+    assert status == 0
+    assert "draining: 1 requests left" in err
+    assert not os.path.exists(one.path)
+
+
+def test_what_does_not_finish_in_time_gets_an_error_and_done(program):
+    one = program("--drain-timeout", "0.5")
+    with Client(one.path) as client:
+        client.request("POST", "/generate", SLOW)
+        client.head()
+        client.chunk()
+        one.process.terminate()
+        body = b""
+        while piece := client.chunk():
+            body += piece
+    assert body.endswith(b"data: [DONE]\n\n") and b"shutting down" in body
+    assert one.end()[0] == 0
+
+
+def test_a_second_signal_ends_at_once(program):
+    one = program("--drain-timeout", "600")
+    with Client(one.path) as client:
+        client.request("POST", "/generate", SLOW)
+        client.head()
+        client.chunk()
+        one.process.terminate()
+        assert one.process.stderr is not None
+        assert "draining" in one.process.stderr.readline()
+        one.process.terminate()
+        while client.chunk():
+            pass
+    assert one.end()[0] == 0
+
+
+def test_a_taken_port_is_one_clear_line(start, model_folder):
+    run = start()
+    done = subprocess.run(
+        [sys.executable, "-m", "tpc_server", "--engine", "synthetic", "--model-path",
+         str(model_folder), "--port", str(run.address[1])],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{run.address[1]}" in done.stderr
+    assert "Traceback" not in done.stderr
