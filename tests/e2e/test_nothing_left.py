@@ -11,6 +11,7 @@ from tests.e2e.test_placements import placed
 from tests.fake_scheduler import FakeScheduler
 from tests.http_client import Client
 from tests.stress import leaks
+from tests.stress.clock import until
 from tpc_server import ModelConfig, Options, Server, ServerArgs
 
 STREAM = {"text": "abc", "stream": True, "sampling_params": {"max_new_tokens": 600}}
@@ -36,7 +37,7 @@ def serve(folder, values):
         scheduler.wait_for(lambda s: s.live)
         scheduler.step()
         clients[0].head()
-        assert leaks.until(lambda: sum(c["connections"] for c in server.counters()) == 5, 20)
+        assert until(lambda: sum(c["connections"] for c in server.counters()) == 5, 20)
         scheduler.stop()
     for client in clients:
         client.close()
@@ -49,7 +50,7 @@ def test_threads_and_descriptors(model_folder, values):
     fds, threads = leaks.descriptors(), leaks.threads()
     serve(model_folder, values)
     gc.collect()
-    assert leaks.until(lambda: leaks.threads() <= threads, 20), (
+    assert until(lambda: leaks.threads() <= threads, 20), (
         leaks.names(leaks.threads() - threads)
     )
     assert not leaks.more(leaks.descriptors(), fds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
-from collections.abc import Callable
 from typing import Any, Final
+
+from tests.stress.clock import until
 
 LIVE: Final = ("live_requests", "inflight", "connections")
 # Records that end with their request or connection.
@@ -16,16 +16,6 @@ RECORDS: Final = (
 )  # fmt: skip
 # Frames of the loops keep the last record they looked at in a local variable.
 _LAST_SEEN: Final = 12  # a core
-
-
-def until(what: Callable[[], bool], seconds: float) -> bool:
-    """Poll until true."""
-    end = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def descriptors() -> dict[str, int]:
