@@ -72,8 +72,8 @@ def torch_python() -> str:
 
     def make(target: Path) -> None:
         subprocess.run([base.executable, "-m", "venv", target], check=True)
-        pip = [target / "bin/python", "-m", "pip", "install", "-q"]
-        subprocess.run([*pip, *REQUIREMENTS], check=True)
+        python = str(target / "bin/python")
+        subprocess.run([python, "-m", "pip", "install", "-q", *REQUIREMENTS], check=True)
 
     folder = cache.build_once(cache.sub("tests"), "torch-env", "making the torch environment", make)
     return str(folder / "bin/python")

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 
 def main(model: Path, prompts: Path, out: Path, count: int) -> None:
+    torch.set_num_threads(1)  # two would wait for each other on a busy machine
     computed = AutoModelForCausalLM.from_pretrained(
         str(model.parent), gguf_file=model.name, dtype=torch.float32
     ).eval()

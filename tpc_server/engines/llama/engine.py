@@ -26,6 +26,7 @@ from .request import HEALTH_PREFIX, Request, abort_reason, bad_request, internal
 from .scheduler import Scheduler
 from .settings import LlamaSettings
 from .stops import Decode
+from .threads import ThreadGovernor, thread_setter
 from .weights import Progress, Weights, load_weights
 
 _PARK_MS: Final = 1000
@@ -91,6 +92,7 @@ class LlamaEngine:
         model = LlamaModel(weights, self._limits.max_len)
         self._scheduler = Scheduler(model, self._cache, settings, decode)
         self._pack = make_packer()
+        self._governor: ThreadGovernor | None = None
         self._steps = 0
         self._failures = 0
         self._rate = 0.0
@@ -130,6 +132,7 @@ class LlamaEngine:
                 os.sched_setaffinity(0, set(self.settings.cpus))
             except OSError as error:
                 self._log(f"the engine thread stays unpinned: {error}")
+        self._governor = _governor(self.settings)
         flushes = FlushQueue(server, self._pack)
         scheduler = self._scheduler
         while not stopping.is_set():
@@ -150,10 +153,16 @@ class LlamaEngine:
 
     def _step(self, server: Boundary) -> bool:
         """One step and its frame; False once the server is closed."""
+        scheduler, governor = self._scheduler, self._governor
+        if governor is not None:
+            begun = time.perf_counter()
+            governor.begin(0 if scheduler.computes_prompts else len(scheduler.running))
         try:
-            touched = self._scheduler.step()
+            touched = scheduler.step()
         except Exception as error:  # a fault of the scheduler itself: end what runs, go on
             touched = self._end_all(error)
+        if governor is not None:
+            governor.end(time.perf_counter() - begun)
         self._steps += 1
         for request in touched:
             if request.finish is not None and request.finish.get("status_code") == 500:
@@ -285,6 +294,7 @@ class LlamaEngine:
             "kv_budget_tokens": self._cache.budget,
             "weights_bytes": self._weights_bytes,
             "failures": self._failures,
+            "blas_threads": None if self._governor is None else self._governor.preferred,
         }
 
     def _report(self, line: str) -> None:
@@ -318,6 +328,14 @@ def _kv_budget(settings: LlamaSettings, context_len: int, bytes_per_token: int) 
             "a smaller model or more memory is needed"
         )
     return budget
+
+
+def _governor(settings: LlamaSettings) -> ThreadGovernor | None:
+    """None where there is nothing to choose, or no way to."""
+    if not settings.cpus or len(set(settings.cpus)) < 2:
+        return None
+    set_count = thread_setter()
+    return None if set_count is None else ThreadGovernor(len(set(settings.cpus)), set_count)
 
 
 def _to_stderr(line: str) -> None:

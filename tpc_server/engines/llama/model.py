@@ -59,6 +59,7 @@ class LlamaModel:
         self._sin = np.sin(angles).astype(np.float32)
         self._scale = np.float32(config.head_dim**-0.5)
         self._eps = np.float32(config.rms_eps)
+        self._per_dim = np.float32(1 / config.dim)
 
     def forward(self, pieces: Sequence[Piece]) -> Array:
         """Compute the pieces, store their keys and values, return the last states [rows, dim].
@@ -96,8 +97,14 @@ class LlamaModel:
                 values = qkv[:, q_dim + kv_dim :].reshape(padded, config.n_kv_heads, -1)
                 at = 0
                 for piece, mask in zip(pieces, masks, strict=True):
+                    if mask is None:
+                        self._attend_token(number, piece, turned[at], values[at], mixed[at])
+                        at += 1
+                        continue
                     end = at + len(piece.ids)
-                    self._attend(number, piece, turned[at:end], values[at:end], mask, mixed[at:end])
+                    self._attend_piece(
+                        number, piece, turned[at:end], values[at:end], mask, mixed[at:end]
+                    )
                     at = end
                 x += _product(mixed, layer.wo)
                 gate_up = _product(self._normed(x, layer.ffn_norm), layer.gate_up)
@@ -121,60 +128,65 @@ class LlamaModel:
             return _product(states, self._head)[:n]
 
     def _normed(self, x: Array, weight: Array) -> Array:
-        mean = np.einsum("ij,ij->i", x, x)
-        mean /= x.shape[1]
-        mean += self._eps
-        np.sqrt(mean, out=mean)
-        y: Array = x / mean[:, None]
+        scale: Array = np.add.reduce(x * x, axis=1, keepdims=True)
+        scale *= self._per_dim
+        scale += self._eps
+        np.sqrt(scale, out=scale)
+        y: Array = x / scale
         y *= weight
         return y
 
-    def _attend(
-        self,
-        number: int,
-        piece: Piece,
-        turned: Array,
-        values: Array,
-        mask: Array | None,
-        out: Array,
+    def _attend_token(
+        self, number: int, piece: Piece, turned: Array, values: Array, out: Array
     ) -> None:
-        """Attention of one piece: stores its keys and values, writes [rows, q_dim] into `out`."""
+        """Attention of one new token: stores its key and value, writes its [q_dim] into `out`.
+
+        Matrix times vector, head by head: with so few queries a matrix product takes twice as long.
+        """
+        heads, at = self.config.n_heads, piece.start
+        keys = piece.slot.keys[number]
+        held = piece.slot.values[number]
+        keys[:, at] = turned[heads:]
+        held[:, at] = values
+        shape = (keys.shape[0], heads // keys.shape[0], keys.shape[2])
+        queries = turned[:heads].reshape(*shape, 1)
+        scores = np.matmul(keys[:, None, : at + 1], queries)[..., 0]
+        scores -= np.maximum.reduce(scores, axis=2, keepdims=True)
+        np.exp(scores, out=scores)
+        total = np.add.reduce(scores, axis=2, keepdims=True)
+        result = np.matmul(scores[:, :, None], held[:, None, : at + 1])[:, :, 0]
+        np.divide(result, total, out=out.reshape(shape))
+
+    def _attend_piece(
+        self, number: int, piece: Piece, turned: Array, values: Array, mask: Array, out: Array
+    ) -> None:
+        """The same for several new tokens; `out` is [rows, q_dim]."""
         config = self.config
-        n, width = len(piece.ids), config.head_dim
-        groups = config.n_heads // config.n_kv_heads
+        n, width, heads = len(piece.ids), config.head_dim, config.n_heads
+        groups = heads // config.n_kv_heads
         end = piece.start + n
         keys = piece.slot.keys[number]
         held = piece.slot.values[number]
-        if mask is None:
-            keys[:, piece.start] = turned[0, config.n_heads :]
-            held[:, piece.start] = values[0]
-            queries = turned[0, : config.n_heads].reshape(config.n_kv_heads, groups, width)
-        else:
-            keys[:, piece.start : end] = turned[:, config.n_heads :].swapaxes(0, 1)
-            held[:, piece.start : end] = values.swapaxes(0, 1)
-            queries = (
-                turned[:, : config.n_heads]
-                .reshape(n, config.n_kv_heads, groups, width)
-                .transpose(1, 2, 0, 3)
-                .reshape(config.n_kv_heads, groups * n, width)
-            )
+        keys[:, piece.start : end] = turned[:, heads:].swapaxes(0, 1)
+        held[:, piece.start : end] = values.swapaxes(0, 1)
+        queries = (
+            turned[:, :heads]
+            .reshape(n, config.n_kv_heads, groups, width)
+            .transpose(1, 2, 0, 3)
+            .reshape(config.n_kv_heads, groups * n, width)
+        )
         scores = queries @ keys[:, :end].swapaxes(1, 2)
-        if mask is not None:
-            by_row = scores.reshape(config.n_kv_heads, groups, n, end)
-            by_row[..., piece.start :] += mask
-        scores -= scores.max(axis=2, keepdims=True)
+        scores.reshape(config.n_kv_heads, groups, n, end)[..., piece.start :] += mask
+        scores -= np.maximum.reduce(scores, axis=2, keepdims=True)
         np.exp(scores, out=scores)
-        total = scores.sum(axis=2, keepdims=True)
+        total = np.add.reduce(scores, axis=2, keepdims=True)
         result = scores @ held[:, :end]
         result /= total
-        if mask is None:
-            out[0] = result.reshape(-1)
-        else:
-            out[:] = (
-                result.reshape(config.n_kv_heads, groups, n, width)
-                .transpose(2, 0, 1, 3)
-                .reshape(n, config.q_dim)
-            )
+        out[:] = (
+            result.reshape(config.n_kv_heads, groups, n, width)
+            .transpose(2, 0, 1, 3)
+            .reshape(n, config.q_dim)
+        )
 
 
 def _padded(n: int) -> int:

@@ -52,6 +52,11 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.running and not self.waiting
 
+    @property
+    def computes_prompts(self) -> bool:
+        """Whether the next step may compute more than one token for some request."""
+        return bool(self.waiting) or any(r.computed < len(r.prompt) for r in self.running)
+
     def submit(self, request: Request) -> None:
         """Queue a request. It must fit in the empty cache (`Request.need` ≤ its budget)."""
         self.waiting.append(request)
