@@ -357,7 +357,8 @@ class Core:
 
     def _may_stop(self, now: int) -> bool:
         """Everything is flushed, or the grace is over."""
-        quiet = not self.stages.busy() and not any(s.backlog for s in self._all_senders)
+        unsent = bool(self._outbox) or any(s.backlog for s in self._all_senders)
+        quiet = not self.stages.busy() and not unsent
         # Streams of other cores may still end through this one: a short pause for their messages.
         settled = now - self._stopping_ns > 2 * TICK_NS // 5
         return (quiet and settled) or now - self._stopping_ns > _STOP_GRACE_NS

@@ -61,6 +61,7 @@ class Mesh:
     ) -> None:
         self.plan = plan
         self.n = len(plan.cores)
+        self.stage_cap = stage_cap
         caps: dict[Lane, tuple[int, int]] = {}
         for core in plan.stage_cores("tokenize"):
             caps[core, SCHEDULER, DATA] = (REQUEST_RING_BYTES, to_scheduler_cap)

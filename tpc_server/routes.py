@@ -54,6 +54,7 @@ class Router:
         self.setup = setup
         self.counters = counters
         self._link = link
+        self._most_held = link.stage_cap
         self._words = words
         self._decoder = GenerateDecoder(setup.limits)
         self._pack = codec.make_packer()
@@ -132,7 +133,7 @@ class Router:
     def generate(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST, PUT /generate."""
         wanted = self._decoder.decode(request.body)
-        if self._tok_port.backlog:
+        if self._tok_port.backlog > self._most_held:
             raise BadRequest("the server is overloaded; try again later", 503)
         created = time.monotonic_ns()
         jobs: list[tuple[Any, ...]] = []
