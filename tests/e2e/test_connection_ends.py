@@ -92,17 +92,18 @@ def test_a_scheduler_that_waits_is_let_go_when_the_server_stops(start):
 
 
 def test_a_burst_is_held_up_to_the_cap_and_refused_beyond_it(start):
-    """A core that stands still for a moment costs nobody an answer; one that does not go on does."""
-    run = start(options={"plan": placed(APART)}, server={"stage_channel_cap": 4})
-    clients = [Client(run.address) for _ in range(40)]
-    until(run, lambda: run.total("accepted") == len(clients))
+    """A core that stands still for a moment costs no answer, a longer while costs some."""
+    run = start(options={"plan": placed(APART)}, server={"stage_channel_cap": 16})
+    clients = [Client(run.address) for _ in range(80)]
+    for client in clients:
+        assert client.call("GET", "/v1/models").status == 200
     for _ in range(5):  # a busy machine may be slower than the stall
         run.server.command(b"stall", b"1", only=1)
         for client in clients:
             client.request("POST", "/generate", BODY)
         answers = [client.answer() for client in clients]
         statuses = [answer.status for answer in answers]
-        assert set(statuses) <= {200, 503} and statuses.count(200) >= 5, statuses
+        assert set(statuses) <= {200, 503} and statuses.count(200) >= 8, statuses
         for answer in answers:
             if answer.status == 200:
                 assert answer.json()["text"] == "abcabc"
