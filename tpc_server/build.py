@@ -124,9 +124,13 @@ class StageSet:
         """What the streams of a connection write to."""
         port = self._egress_ports[key >> KEY_BITS]
         if port is not None:
-            return RemoteWriter(key, port)
-        assert self.egress is not None
-        return self.egress.writers.get(key) or gone_writer(key)
+            return RemoteWriter(key, port, self.detok.held_up)
+        egress = self.egress
+        assert egress is not None
+        if key not in egress.writers:
+            # The connection of another core may have come with the same messages as its request.
+            egress.poll(len(egress.inbox))
+        return egress.writers.get(key) or gone_writer(key)
 
     def _watch_helper(self, fd: int, handler: Any) -> None:
         self._reactor.register(fd, IN, handler)
@@ -143,10 +147,16 @@ class StageSet:
         if self.ingress is not None:
             self.ingress.router.warm_up()
 
+    @property
+    def warming(self) -> bool:
+        """Whether a warm-up request of this core is on its way."""
+        return self.ingress is not None and self.ingress.router.warming
+
     def _warm(self, answered: bool) -> None:
         if answered:
             self._words[mesh.READY] = 1
-        else:
+        elif not self._words[mesh.STOPPED]:
+            self._words[mesh.FAILED] = 1
             self._setup.log("error", "the warm-up request was not answered", core=self.index)
         self._setup.wake_main()
 

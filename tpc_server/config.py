@@ -38,7 +38,6 @@ class Options:
     idle_timeout_s: float = 75.0
     write_timeout_s: float = 120.0
     linger_s: float = 2.0
-    drain_timeout_s: float = 30.0
     stream_buffer_bytes: int = 256 << 10
     sse_keepalive_s: float = 0.0
     stall_s: float = 5.0
@@ -48,8 +47,7 @@ class Options:
     grammars: bool = True
     log_format: str = "text"
     manage_gc: bool = True
-    cores: Any = None  # parsed --cores, see affinity.plan
-    plan: Any = None  # a ready CorePlan, before everything else
+    plan: Any = None  # a ready CorePlan instead of the one made from the server's arguments
     health_timeout_s: float = field(
         default_factory=lambda: env_number("SGLANG_HEALTH_CHECK_TIMEOUT", 20.0)
     )

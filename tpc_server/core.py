@@ -58,7 +58,6 @@ class Core:
         self._shared_setup = setup
         self._listeners = listeners
         self.native_id = 0
-        self.ident = 0
 
     # -- thread ----------------------------------------------------------------------
 
@@ -67,7 +66,6 @@ class Core:
         import threading
 
         self.native_id = threading.get_native_id()
-        self.ident = threading.get_ident()
         spec = self.link.plan.cores[self.index]
         pin.name_thread(f"tpc-core-{self.index}")
         setup = self.setup = copy.copy(self._shared_setup)
@@ -88,6 +86,7 @@ class Core:
         self._later: list[Record] = []
         self._leftover: list[frame.Message] = []
         self._frames_left: deque[Record] = deque()
+        self._warm_again = False
         generation = 0
         while True:
             try:
@@ -146,6 +145,9 @@ class Core:
         for message in self._leftover:
             self.stages.inbox_of(message[0]).append(message)
         self._leftover = []
+        if self._warm_again:
+            self._warm_again = False
+            self.stages.warm_up()
         if self.stages.detok is not None:
             # Of streams whose opening is still to be delivered: they lived through the death.
             self.stages.detok.records.extend(self._frames_left)
@@ -177,6 +179,7 @@ class Core:
 
     def _let_go(self) -> None:
         self._leftover = self.stages.leftover()
+        self._warm_again = self.stages.warming and not self.ends.words[mesh.READY]
         if self.stages.detok is not None:
             self._frames_left = self.stages.detok.records
         self.stages.abandon()

@@ -13,11 +13,11 @@ from typing import Any, Final
 Message = tuple[Any, ...]
 
 # to tokenize
-T_JOB: Final = 1  # (kind, detok core, [(wire rid, text|None, ids|None, wire list, stops), ...])
+T_JOB: Final = 1  # (kind, detok core, jobs): see `stages.tokenize`
 T_ABORT: Final = 2  # (kind, wire rid)
 T_CONTROL: Final = 3  # (kind, wire rid, header bytes)
 # to detok
-D_OPEN: Final = 10  # (kind, group tuple: see stages.detok)
+D_OPEN: Final = 10  # (kind, …): see `DetokStage._open`
 D_ENCODED: Final = 11  # (kind, wire rid, number of prompt ids, ids|None, last ids, own core)
 D_FAIL: Final = 12  # (kind, wire rid, status, message)
 D_ABORT: Final = 13  # (kind, user rid | None for all)

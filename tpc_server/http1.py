@@ -112,7 +112,13 @@ class RequestParser:
     @property
     def target(self) -> bytes:
         """Path of the request that is arriving, once its head is whole."""
-        return self._url.partition(b"?")[0]
+        path = self._url.partition(b"?")[0]
+        return path if path.startswith(b"/") else _origin_form(path)
+
+    @property
+    def method(self) -> bytes:
+        """Method of the request that is arriving, once its head is whole."""
+        return bytes(self._parser.get_method())
 
     def close(self) -> None:
         """Break the cycle with the C parser; nothing may be fed afterwards."""
@@ -160,7 +166,7 @@ class RequestParser:
         if expect is not None:
             if expect.lower() != b"100-continue":
                 self._refuse(417, "only `Expect: 100-continue` is supported")
-            self.wants_continue = length != b"0"
+            self.wants_continue = length != b"0" and self._parser.get_http_version() == "1.1"
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""

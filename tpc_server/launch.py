@@ -57,13 +57,14 @@ def _run(given: Any) -> int:
         )
     except ValueError as error:
         raise Problem(str(error)) from None
-    try:
-        engine = registry.create(given, core_plan, _progress)
-    except registry.EngineProblem as error:
-        raise Problem(str(error)) from None
+    registry.before_imports(given, core_plan)
     culprit = runtime.import_all()
     if runtime.gil_enabled():
-        reason = f"importing {culprit} switched it on" if culprit else "this is a GIL build"
+        reason = (
+            f"importing {culprit or 'something'} switched it on"
+            if runtime.free_threaded_build()
+            else "this is a GIL build"
+        )
         if given.require_free_threading:
             raise Problem(f"the GIL is on: {reason}")
         print(
@@ -71,6 +72,10 @@ def _run(given: Any) -> int:
             "core's speed",
             file=sys.stderr,
         )
+    try:
+        engine = registry.create(given, core_plan, _progress)
+    except registry.EngineProblem as error:
+        raise Problem(str(error)) from None
     server = _start_server(given, core_plan, engine)
     try:
         return _serve(given, server, engine, core_plan, signals, launch_mask)
@@ -116,7 +121,6 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
             body_timeout_s=given.body_timeout,
             idle_timeout_s=given.keep_alive_timeout,
             write_timeout_s=given.write_timeout,
-            drain_timeout_s=given.drain_timeout,
             stream_buffer_bytes=given.stream_buffer,
             sse_keepalive_s=given.sse_keep_alive,
             spin_us=given.spin_us,

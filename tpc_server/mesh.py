@@ -48,9 +48,8 @@ Lane = tuple[int, int, int]  # from, to, DATA or ABORTS
 
 # Words of the shared state block at the start of the region.
 READY: Final = 0  # a warm-up answer is in
-DRAINING: Final = 1  # no new connections, answers close theirs
-STOPPED: Final = 2  # the server is shutting down: pushes return False
-FAILED: Final = 3  # cores died too often
+STOPPED: Final = 1  # the server is shutting down: pushes return False
+FAILED: Final = 2  # cores died too often, or the warm-up request was not answered
 
 
 class Mesh:

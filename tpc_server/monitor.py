@@ -51,6 +51,7 @@ class Monitor:
         stall_ns = int(server.options.stall_s * 1e9)
         reported: set[int] = set()
         served = -1
+        dirty = False  # something was served since the last collection
         idle_since = time.monotonic()
         while not self._stop.wait(_PERIOD_S):
             snapshots = server.counters()
@@ -77,13 +78,8 @@ class Monitor:
                     self._collect()
                 if busy:
                     idle_since = time.monotonic()
-                self._dirty = dirty
-            elif (
-                self._manage_gc
-                and getattr(self, "_dirty", False)
-                and time.monotonic() - idle_since > _IDLE_S
-            ):
-                self._dirty = False
+            elif self._manage_gc and dirty and time.monotonic() - idle_since > _IDLE_S:
+                dirty = False
                 self._collect()
 
     def _collect(self) -> None:

@@ -7,7 +7,6 @@ second), so there is no timer heap: the core calls `on_tick` of its stages.
 
 from __future__ import annotations
 
-import os
 import select
 from typing import Final, Protocol
 
@@ -28,7 +27,7 @@ class Handler(Protocol):
 class Reactor:
     """Registered descriptors of one core."""
 
-    __slots__ = ("_epoll", "_handlers", "_masks", "_out", "_wake_fd", "waits")
+    __slots__ = ("_epoll", "_handlers", "_masks", "_out", "_wake_fd")
 
     def __init__(self, wake_fd: int) -> None:
         self._epoll = select.epoll()
@@ -37,7 +36,6 @@ class Reactor:
         self._masks: dict[int, int] = {}
         self._wake_fd = wake_fd
         self._epoll.register(wake_fd, IN)
-        self.waits = 0
 
     def register(self, fd: int, mask: int, handler: Handler) -> None:
         """Watch `fd` (level-triggered)."""
@@ -84,8 +82,6 @@ class Reactor:
     def poll(self, timeout_s: float) -> tuple[int, bool]:
         """Dispatch ready descriptors. Returns (handlers called, whether the doorbell rang)."""
         events = self._epoll.poll(timeout_s, 256)
-        if timeout_s:
-            self.waits += 1
         rang = False
         handlers = self._handlers
         wake_fd = self._wake_fd
@@ -110,11 +106,3 @@ class Reactor:
         """Close the epoll descriptor; watched descriptors stay open."""
         self._handlers.clear()
         self._epoll.close()
-
-
-def read_eventfd(fd: int) -> None:
-    """Reset a non-blocking eventfd; nothing to read is fine."""
-    try:
-        os.eventfd_read(fd)
-    except BlockingIOError:
-        pass

@@ -61,8 +61,9 @@ class Router:
         self._model_body = native.to_json(setup.info.model)
         self._models_body = native.to_json(setup.info.models)
         # Unique for this start of this core, so that the scheduler never sees a rid twice.
-        self._prefix = f"{core:02x}{os.urandom(3).hex()}"
+        self._prefix = f"{core:02x}{generation & 0xFF:02x}{os.urandom(2).hex()}"
         self._serial = 0
+        self.warming = False
         # This core's own table: a shared dict with keys of bytes takes a lock at every look-up.
         self._handlers: dict[bytes, Any] = {}
         for path, methods in ROUTES.items():
@@ -91,8 +92,9 @@ class Router:
 
     def refuse_early(self, parser: RequestParser) -> HttpError | None:
         """Before a body is asked for by `100 Continue`: what would be refused anyway."""
-        if parser.target not in ROUTES:
-            return HttpError(404, "Not Found")
+        if parser.method + parser.target not in self._handlers:
+            known = parser.target in ROUTES
+            return HttpError(405, "Method Not Allowed") if known else HttpError(404, "Not Found")
         return None
 
     def dispatch(self, conn: Connection, request: HttpRequest, close: bool) -> None:
@@ -190,6 +192,7 @@ class Router:
 
     def warm_up(self) -> None:
         """One request of the server's own; the server is ready when its answer is in."""
+        self.warming = True
         now = time.monotonic_ns()
         self._serial += 1
         rid = f"{self._prefix}{self._serial:024x}"

@@ -40,6 +40,19 @@ class ServerError(Exception):
     """The server cannot start or go on; the text says why."""
 
 
+def _check_numbers(to_cap: int, from_cap: int, stage_cap: int, cores: Any) -> None:
+    named = {
+        "to_scheduler_cap": to_cap,
+        "from_scheduler_cap": from_cap,
+        "stage_channel_cap": stage_cap,
+    }
+    for name, value in named.items():
+        if type(value) is not int or value < 1:
+            raise TypeError(f"{name} must be a positive int, got {value!r}")
+    if cores is not None and not all(type(c) is int and c >= 0 for c in cores):
+        raise TypeError(f"cores must be None or a list of CPU numbers, got {cores!r}")
+
+
 class Server:
     """A frontend for one scheduler.
 
@@ -57,9 +70,11 @@ class Server:
     ) -> None:  # fmt: skip
         if not isinstance(server_args, ServerArgs):
             raise TypeError(f"server_args must be ServerArgs, got {type(server_args).__name__}")
+        _check_numbers(to_scheduler_cap, from_scheduler_cap, stage_channel_cap, cores)
+        if not 0 <= server_args.port + (port_offset or 0) <= 65535:
+            raise TypeError(f"port_offset {port_offset}: the port would be outside 0 to 65535")
         self.options = options = options or Options()
         self.server_args = server_args
-        self._log = LogWriter(server_args.log_level, options.log_format)
         tokenizer = None
         if not server_args.skip_tokenizer_init:
             path = server_args.tokenizer_path or server_args.model_path
@@ -75,6 +90,8 @@ class Server:
             self._listeners, self.http_port = bind_tcp(
                 server_args.host, port, len(ingress), options.backlog
             )
+        # Nothing before this line leaves anything behind when it raises.
+        self._log = LogWriter(server_args.log_level, options.log_format)
         self._mesh = Mesh(self.plan, to_scheduler_cap, from_scheduler_cap, stage_channel_cap)
         self._ends = Ends(self._mesh)
         self._words = self._ends.words
@@ -187,7 +204,6 @@ class Server:
 
     def start_drain(self) -> None:
         """Stop accepting; connections close at their next answer."""
-        self._words[mesh.DRAINING] = 1
         self.command(cores_.CMD_DRAIN)
 
     def inflight(self) -> int:

@@ -17,6 +17,7 @@ PLACEMENTS = (
     ["ingress=0", "tokenize=1", "detok=2", "egress=3"],
     ["ingress=0,1", "tokenize=2,3", "detok=0,1", "egress=0,1"],
     ["ingress=0,1", "tokenize=2", "detok=3", "egress=1,0"],
+    ["ingress=0", "tokenize=0", "detok=1", "egress=1"],
 )
 
 

@@ -155,6 +155,14 @@ class ModelConfig(_Args):
         ("model_type", _OPT_STR, None),
     )
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.context_len: int
+        if self.context_len < 1:
+            raise TypeError(
+                f"ModelConfig: field `context_len` must be positive: {self.context_len}"
+            )
+
 
 class MetricsConfig(_Args):
     """Where and how the frontend's metrics are exposed; buckets in seconds or tokens."""
@@ -230,7 +238,17 @@ class ServerArgs(_Args):
         super().__init__(**given)
         self.model_config: Any
         self.port: int
+        self.lora_ids: Any
         if self.model_config is None:
             self.model_config = ModelConfig()
+        for name in ("num_reserved_tokens", "default_max_new_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise TypeError(f"ServerArgs: field `{name}` must not be negative, got {value}")
+        for adapter in self.lora_ids.items():
+            if not all(isinstance(text, str) for text in adapter):
+                raise TypeError(
+                    f"ServerArgs: field `lora_ids` must map names to ids, got {adapter}"
+                )
         if not 0 <= self.port <= 65535:
             raise TypeError(f"ServerArgs: field `port` must be 0 to 65535, got {self.port}")

@@ -52,6 +52,14 @@ def engine_cpus(name: str, facts: Any) -> int:
     return int(facts.budget) if name == "llama" else 1
 
 
+def before_imports(given: Any, core_plan: Any) -> None:
+    """What must be settled before numpy is imported by whoever comes first."""
+    if given.engine == "llama":
+        from .llama.blas import prepare_blas
+
+        prepare_blas(core_plan.scheduler_cpus)
+
+
 def create(given: Any, core_plan: Any, progress: Progress) -> Engine:
     """The engine of these flags, its model loaded. Raises EngineProblem."""
     path = given.model_path
@@ -74,9 +82,6 @@ def _default_model() -> Path:
 
 
 def _llama(given: Any, path: str, core_plan: Any, progress: Progress) -> Engine:
-    from .llama.blas import prepare_blas
-
-    prepare_blas(core_plan.scheduler_cpus)
     from .llama.engine import LlamaEngine
     from .llama.errors import EngineError
     from .llama.settings import LlamaSettings

@@ -51,6 +51,10 @@ class LogprobBuffers:
             parts.append(b',"output_token_logprobs_length":%d' % self.count)
         return b"".join(parts)
 
+    def size(self) -> int:
+        """Bytes held."""
+        return sum([len(run) for run in self._families.values()])
+
     def shown(self) -> None:
         """Incremental streams: the output entries have been written."""
         for name in OUTPUT:

@@ -16,7 +16,6 @@ from ..text.escape import json_escape
 DONE: Final = b"data: [DONE]\n\n"
 TEXT_OPEN: Final = b'data: {"text":"'
 IDS_OPEN: Final = b'","output_ids":['
-IDS_OPEN_BARE: Final = b'data: {"output_ids":['
 META_OPEN: Final = b'],"meta_info":{'
 
 _dump: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

@@ -14,6 +14,7 @@ from ..fsm import ILLEGAL, IllegalTransition
 from ..render import http, native
 from . import stream as records
 from .base import Port
+from .egress import RemoteWriter
 from .steps import StepLoop
 from .stream import Group, Stream
 
@@ -33,6 +34,8 @@ class DetokStage(StepLoop):
         self.inbox: deque[frame.Message] = deque()
         self.records: deque[tuple[int, bytes, bytes]] = deque()  # from the scheduler's ring
         self.groups: dict[int, Group] = {}
+        self.dying = False
+        self.held_up: set[RemoteWriter] = set()  # writers whose core lags behind
         self.probes: list[Group] = []  # health probes and control requests with a deadline
         self.ready_hook: Any = None  # called once the warm-up answer is in
         self.refusal = ""  # once the server stops: what every new request is told
@@ -50,6 +53,8 @@ class DetokStage(StepLoop):
 
     def poll(self, budget: int) -> int:
         """Messages first: a stream is always opened before its frames are looked at."""
+        if self.held_up:
+            self._go_on()
         inbox = self.inbox
         done = 0
         while inbox and done < budget:
@@ -87,6 +92,18 @@ class DetokStage(StepLoop):
             group.last_ns = now_ns
         elif now_ns - group.last_ns > interval and not group.writer.blocked:
             self.write_stream(group, b": keep-alive\n\n", now_ns)
+
+    def _go_on(self) -> None:
+        """Streams whose messages had to wait for another core: once there are none, go on."""
+        for writer in list(self.held_up):
+            if writer.port.backlog:
+                return
+            self.held_up.discard(writer)
+            writer.blocked = False
+            waiting = writer.waiting
+            writer.waiting = []
+            for stream in waiting:
+                self.resume(stream)
 
     def poll_messages(self) -> None:
         """All messages that wait, whatever their number."""
@@ -305,7 +322,8 @@ class DetokStage(StepLoop):
                 self._forget_stream(live, request.FAIL)
         if group.api == records.WARMUP:
             self.probes.remove(group)
-            self.ready_hook(False)
+            if not self.dying:  # a core that is rebuilt warms up again
+                self.ready_hook(False)
             self._close(group)
         elif group.head_sent:
             index = stream.index if stream is not None and group.is_batch else None
@@ -321,6 +339,7 @@ class DetokStage(StepLoop):
 
     def fail_all(self, message: str) -> None:
         """Shutdown or a dying core: end every group with an error."""
+        self.dying = True
         for group in list(self.groups.values()):
             self.fail_group(group, 503, message, None)
 

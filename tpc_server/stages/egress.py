@@ -20,6 +20,7 @@ from .base import Port
 if TYPE_CHECKING:
     from ..counters import Counters
 
+_MOST_HELD: Final = 64  # messages waiting for a ring beyond which streams stop rendering
 _IOV: Final = 64  # buffers of one gathering write
 
 
@@ -99,18 +100,24 @@ class ConnWriter:
 class RemoteWriter:
     """Stands for a `ConnWriter` on another core."""
 
-    __slots__ = ("blocked", "broken", "key", "port", "waiting")
+    __slots__ = ("blocked", "broken", "held_up", "key", "port", "waiting")
 
-    def __init__(self, key: int, port: Port) -> None:
+    def __init__(self, key: int, port: Port, held_up: set[RemoteWriter] | None = None) -> None:
         self.key = key
         self.port = port
+        # Where it lists itself when the core of its egress lags; the detok stage looks there.
+        self.held_up = held_up
         self.blocked = False
         self.broken = False
         self.waiting: list[Any] = []
 
     def send(self, data: bytes) -> int:
-        """Hands the bytes over whole."""
+        """Hands the bytes over whole. 0 says that no more should come for now."""
         self.port.send((frame.E_WRITE, self.key, data, frame.END_NONE))
+        if self.held_up is not None and self.port.backlog > _MOST_HELD:
+            self.blocked = True
+            self.held_up.add(self)
+            return 0
         return len(data)
 
     def sendmsg(self, buffers: Any) -> int:
@@ -122,8 +129,7 @@ class RemoteWriter:
         self.send(data)
 
     def partial(self, data: Any, sent: int) -> None:
-        """Never called: `send` takes everything."""
-        raise AssertionError("a remote writer takes whole records")
+        """Nothing is left over: `send` takes everything."""
 
     def finish(self, end: int) -> None:
         """As `ConnWriter.finish`."""

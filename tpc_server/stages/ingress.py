@@ -183,7 +183,7 @@ class IngressStage:
                 return
             conn.continued = True
             conn.writer.write(http.CONTINUE)
-        if parser.in_body:
+        if parser.in_body and not conn.inflight:
             conn.deadline_ns = self._now_ns + self.setup.body_timeout_ns
 
     def _take_requests(self, conn: Connection) -> None:
@@ -213,14 +213,20 @@ class IngressStage:
             self.answer(conn, error.status, body, http.JSON, True)
             return
         self.counters.requests += 1
-        if conn.eof and not conn.queue:
+        if conn.eof and not conn.queue and request.http11:
             # An informational answer costs a half-closed client nothing, and the kernel of one
             # that is gone answers it with a reset.
             conn.writer.write(http.CONTINUE)
         self.router.dispatch(conn, request, self._closes(conn, request))
 
     def _closes(self, conn: Connection, request: HttpRequest) -> bool:
-        return not request.keep_alive or self.draining or (conn.eof and not conn.queue)
+        # HTTP/1.0 would have to be told that its connection stays: it is closed instead.
+        return (
+            not request.keep_alive
+            or not request.http11
+            or self.draining
+            or (conn.eof and not conn.queue)
+        )
 
     def answer(
         self, conn: Connection, status: int, body: bytes, content_type: bytes, close: bool,

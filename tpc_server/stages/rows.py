@@ -53,6 +53,7 @@ class StreamRows:
         self.rows_of: tuple[bytes, list[str], list[Any]] | None = None
         self.now_ns = time.monotonic_ns()
         self.weight_version = native.json_string(setup.weight_version)
+        self._decoder: Any = None  # the tokenizer's own decode, made when it is first needed
         table = setup.pieces
         self._table = table
         self._needs_context = setup.needs_context
@@ -147,14 +148,19 @@ class StreamRows:
                 False,
             )
         return WindowedDetok(
-            self.setup.decode(), wanted[plan.SKIP_SPECIAL], stream.context, wanted[plan.STOPS]
+            self._decode_of(), wanted[plan.SKIP_SPECIAL], stream.context, wanted[plan.STOPS]
         )
+
+    def _decode_of(self) -> Any:
+        if self._decoder is None:
+            self._decoder = self.setup.decode()
+        return self._decoder
 
     def text_of(self, token: int) -> str:
         """Text of one id alone, special tokens shown; half characters are U+FFFD."""
         table = self._table
         if table is None:
-            return str(self.setup.decode()([token], False))
+            return str(self._decode_of()([token], False))
         return decode_all(table, (token,), skip_special=False)
 
     def slow_row(self, stream: Stream | None, batch: Batch, row: int, ids: list[int]) -> None:
@@ -206,6 +212,8 @@ class StreamRows:
                 text = detok.finish(
                     ids, finish.get("matched"), stream.plan[plan.NO_STOP_TRIM], history
                 )
+            if stream.transform is not None:  # reasoning, tool calls
+                text = stream.transform(text, finish)
             if text:
                 stream.text += json_escape(text)
         if stream.hot[KEPT] is not None:
@@ -218,7 +226,9 @@ class StreamRows:
     def _pile_up(self, stream: Stream) -> None:
         """The reader is behind: keep what there is to show, within the bound."""
         self.wait_for_room(stream)
-        held = len(stream.text) + len(stream.ids)
+        held = len(stream.text) + len(stream.ids) + len(stream.hidden)
+        if stream.logprobs is not None:
+            held += stream.logprobs.size()
         if self.setup.incremental and held > self.setup.stream_buffer_bytes:
             stream.hot[MODE] = SLOW
             group = stream.group

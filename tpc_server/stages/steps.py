@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
 from ..boundary import codec, wire
-from ..boundary.batch_header import Batch, MalformedFrame, build_batch, decode_batch
+from ..boundary.batch_header import (
+    N_COLUMNS,
+    N_CORE,
+    Batch,
+    MalformedFrame,
+    build_batch,
+    decode_batch,
+)
 from ..render import native, plan
 from .rows import StreamRows
 from .stream import CUMULATIVE, DONE, INCREMENTAL, MODE, SLOW, UNARY, Stream
@@ -24,6 +31,17 @@ _HEADS: Final = 2048  # chunk heads made ahead, by length
 _TAILS: Final = 4096  # counters made ahead
 _IDS_BYTES: Final = len(native.IDS_OPEN)
 MALFORMED: Final = "internal error: malformed scheduler output frame"
+
+
+def _columns(header: bytes) -> tuple[int, int]:
+    """Where the first column of a header starts, and how many there are; 0 where it is none."""
+    if len(header) > 3:
+        first = header[0]
+        if 0x90 + N_CORE <= first <= 0x9F:
+            return 1, first & 15
+        if first == 0xDC and N_CORE <= (count := header[1] << 8 | header[2]) <= N_COLUMNS:
+            return 3, count
+    return 0, 0
 
 
 class StepLoop(StreamRows):
@@ -83,9 +101,8 @@ class StepLoop(StreamRows):
         bytes, and neither decoded nor looked up again.
         """
         known = self.rows_of
-        start = 1 if header[:1] < b"\xa0" else 3  # after the header of an array of columns
-        if known is not None and header.startswith(known[0], start):
-            count = header[0] & 15 if start == 1 else header[1] << 8 | header[2]
+        start, count = _columns(header)
+        if known is not None and count and header.startswith(known[0], start):
             rest = b"\xdc%b%b" % ((count - 1).to_bytes(2), header[start + len(known[0]) :])
             try:
                 others = codec.unpack(rest)
@@ -95,7 +112,7 @@ class StepLoop(StreamRows):
         batch = decode_batch(header, columns)
         rows = list(map(self.hot.get, batch.rids))
         packed = self._pack(batch.rids)
-        if header.startswith(packed, start):
+        if count and header.startswith(packed, start):
             self.rows_of = (packed, batch.rids, rows)
         return batch, rows
 
@@ -166,10 +183,11 @@ class StepLoop(StreamRows):
                 shown = stream.ids
                 text += fragment
                 shown += b",%d" % token
-                size = len(text) + len(shown) + len(middle) + len(tail) + frame_bytes + _IDS_BYTES
+                size = length(text) + length(shown) + length(middle) + length(tail)
+                size += frame_bytes + _IDS_BYTES
                 head = heads[size] if size < n_heads else b"%x\r\n%b" % (size, opened)
                 data = (head, text, between, shown, middle, tail)
-                size += len(head) - frame_bytes
+                size += length(head) - frame_bytes
             try:
                 sent = send(data)
             except (BlockingIOError, InterruptedError):

@@ -15,7 +15,7 @@ from .. import frame
 from ..boundary import codec, messages, wire
 from ..contract.errors import BadRequest
 from ..contract.limits import check_lengths
-from ..text.encode import EncodeHelper, Encoder
+from ..text.encode import LONG_TEXT_CHARS, EncodeHelper, Encoder
 from ..text.stops import count_stop_tokens
 from ..text.windowed import CONTEXT_IDS
 from .base import Outbox, Port
@@ -30,7 +30,6 @@ SAMPLING: Final = messages.GENERATE["sampling_params"]
 STOP_STRS: Final = messages.SAMPLING["stop_strs"]
 STOP_STR_MAX_LEN: Final = messages.SAMPLING["stop_str_max_len"]
 
-LONG_CHARS: Final = 8192  # text longer than this is encoded beside the loop
 _SLICE: Final = 32  # encodes a turn
 FULL: Final = "the scheduler's queue is full; try again later"
 QUEUE_ABORT: Final = "Abort in waiting queue"
@@ -125,7 +124,7 @@ class TokenizeStage:
             if encoder is None:
                 self._fail(core, rid, 400, "text needs a tokenizer: this server has none")
                 return
-            if len(text) > LONG_CHARS and self._hand_over(core, job):
+            if len(text) > LONG_TEXT_CHARS and self._hand_over(core, job):
                 return
             try:
                 ids = encoder.encode(text)

@@ -25,7 +25,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at every call o
 from tokenizers import Tokenizer
 
 #: Text of more characters than this belongs to a helper thread.
-LONG_TEXT_CHARS: Final = 32 * 1024
+LONG_TEXT_CHARS: Final = 8 * 1024
 #: Niceness of the helper thread above the core's.
 _HELPER_NICE: Final = 10
 _JOIN_S: Final = 5.0
