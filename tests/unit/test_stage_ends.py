@@ -132,6 +132,35 @@ def test_records_of_an_ended_request_are_freed_without_a_collection(detok, ended
         gc.enable()
 
 
+def test_a_stream_goes_on_once_neither_its_core_lags_nor_its_socket_is_full(detok):
+    detok.stage.inbox += [opened("a#1"), (frame.D_ENCODED, "a#1", 1, None, [1], 3)]
+    detok.stage.poll(10)
+    writer = detok.writers[0]
+    writer.held_up = detok.stage.held_up
+    detok.egress.room = 0
+    token = 0
+    while not writer.blocked:
+        token += 1
+        detok.stage.on_record(wire.BATCH, b"", one_row("a#1", None, token))
+    for _ in range(3):  # these are not rendered: they wait
+        token += 1
+        detok.stage.on_record(wire.BATCH, b"", one_row("a#1", None, token))
+    sent = writer.port.backlog
+    assert not detok.stage.pure_poll()
+    detok.stage.inbox.append((frame.D_FLOW, KEY, True))  # the socket, too
+    detok.stage.poll(10)
+    detok.egress.room = 1 << 30
+    writer.port._outbox.pump()
+    assert detok.stage.pure_poll()
+    detok.stage.poll(10)
+    assert writer.blocked and len(detok.egress.posted) == sent
+    assert not detok.stage.held_up and not detok.stage.pure_poll()
+    detok.stage.inbox.append((frame.D_FLOW, KEY, False))
+    detok.stage.poll(10)
+    assert not writer.blocked and len(detok.egress.posted) == sent + 1
+    assert b'"completion_tokens":%d' % token in detok.egress.messages()[-1][2]
+
+
 def test_a_row_of_a_request_that_an_earlier_row_of_its_frame_ended(detok):
     """The failure of one item ends the whole batch, whose other rows are in the same frame."""
     message = list(opened("a#1", stream=False))

@@ -70,8 +70,12 @@ class DetokStage(StepLoop):
         return done
 
     def pure_poll(self) -> bool:
-        """Whether messages or records wait."""
-        return bool(self.inbox or self.records)
+        """Whether messages or records wait, or streams that may go on."""
+        if self.inbox or self.records:
+            return True
+        for writer in self.held_up:
+            return not writer.port.backlog  # of this core: the same for all
+        return False
 
     def on_tick(self, now_ns: int) -> None:
         """Deadlines of probes; comments for quiet streams."""
@@ -99,7 +103,9 @@ class DetokStage(StepLoop):
             if writer.port.backlog:
                 return
             self.held_up.discard(writer)
-            writer.blocked = False
+            writer.blocked = writer.full
+            if writer.full:
+                continue  # its socket is as well: D_FLOW will tell
             waiting = writer.waiting
             writer.waiting = []
             for stream in waiting:
@@ -163,7 +169,7 @@ class DetokStage(StepLoop):
         elif kind == frame.D_FLOW:
             group = self.groups.get(message[1])
             if group is not None:
-                group.writer.blocked = message[2]
+                group.writer.blocked = group.writer.full = message[2]
                 if message[2]:
                     for stream in group.streams:
                         stream.hot[records.MODE] = records.SLOW

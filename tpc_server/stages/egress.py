@@ -100,14 +100,15 @@ class ConnWriter:
 class RemoteWriter:
     """Stands for a `ConnWriter` on another core."""
 
-    __slots__ = ("blocked", "broken", "held_up", "key", "port", "waiting")
+    __slots__ = ("blocked", "broken", "full", "held_up", "key", "port", "waiting")
 
     def __init__(self, key: int, port: Port, held_up: set[RemoteWriter] | None = None) -> None:
         self.key = key
         self.port = port
         # Where it lists itself when the core of its egress lags; the detok stage looks there.
         self.held_up = held_up
-        self.blocked = False
+        self.full = False  # the socket is, as egress told last
+        self.blocked = False  # that, or held up
         self.broken = False
         self.waiting: list[Any] = []
 
