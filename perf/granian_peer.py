@@ -178,7 +178,8 @@ def main() -> None:
         log_enabled=False,
         backlog=4096,
     )
-    server.serve(target_loader=load)
+    loader: Any = load  # granian types it as a loader of ASGI-like callables
+    server.serve(target_loader=loader)
 
 
 if __name__ == "__main__":

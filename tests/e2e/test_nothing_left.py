@@ -50,7 +50,5 @@ def test_threads_and_descriptors(model_folder, values):
     fds, threads = leaks.descriptors(), leaks.threads()
     serve(model_folder, values)
     gc.collect()
-    assert until(lambda: leaks.threads() <= threads, 20), (
-        leaks.names(leaks.threads() - threads)
-    )
+    assert until(lambda: leaks.threads() <= threads, 20), leaks.names(leaks.threads() - threads)
     assert not leaks.more(leaks.descriptors(), fds)

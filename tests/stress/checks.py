@@ -203,9 +203,7 @@ def _check(
     return True, ""
 
 
-def _check_logprobs(
-    wanted: Wanted, ids: list[int], meta: dict[str, Any], shown: list[Any]
-) -> None:
+def _check_logprobs(wanted: Wanted, ids: list[int], meta: dict[str, Any], shown: list[Any]) -> None:
     want = [[logprob(token), token, None] for token in ids]
     if shown != want:
         raise Wrong(f"output_token_logprobs {shown} for {ids}")
