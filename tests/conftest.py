@@ -63,12 +63,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tpc")
     group.addoption("--full", action="store_true", help="also the tests marked soak or full")
     group.addoption("--offline", action="store_true", help="leave out the tests marked network")
+    group.addoption(
+        "--stress-seconds", type=float, default=None, metavar="N",
+        help="length of the whole-server stress, all variants together (default: 60)",
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ALLOWED] = read_allowed_skips(ALLOWED_SKIPS)
     if SESSION_LIMIT_S > 0 and not config.getoption("--full"):
-        timer = threading.Timer(SESSION_LIMIT_S, end_hanging_run)
+        longer = config.getoption("--stress-seconds") or 0
+        timer = threading.Timer(SESSION_LIMIT_S + longer, end_hanging_run)
         timer.daemon = True
         timer.start()
 

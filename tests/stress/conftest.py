@@ -1,4 +1,4 @@
-"""How long and with which seed. Owner: pytest."""
+"""How long, with which seed, and the hard end. Owner: pytest."""
 
 from __future__ import annotations
 
@@ -7,12 +7,27 @@ import random
 
 import pytest
 
+# Beside the load itself: clients that wait for the last answer, tables that empty, a shutdown.
+_OVERHEAD_S = 300
+
+
+def seconds_of(config: pytest.Config) -> float:
+    """Length of all whole-server runs together: --stress-seconds, TPC_STRESS_SECONDS, 60."""
+    given = config.getoption("--stress-seconds")
+    return float(given or os.environ.get("TPC_STRESS_SECONDS") or 60)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A hard time-out for each run, longer than everything that is waited for in it."""
+    for item in items:
+        if "stress_seconds" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(_OVERHEAD_S + seconds_of(config)))
+
 
 @pytest.fixture(scope="session")
 def stress_seconds(request: pytest.FixtureRequest) -> float:
-    """Length of all whole-server runs together: --stress-seconds, TPC_STRESS_SECONDS, 60."""
-    given = request.config.getoption("--stress-seconds", default=None)
-    return float(given or os.environ.get("TPC_STRESS_SECONDS") or 60)
+    """Length of all whole-server runs together."""
+    return seconds_of(request.config)
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,6 @@ def program(tmp_path: Path) -> Iterator[Program]:
     made.end()
 
 
-@pytest.mark.timeout(240)
 def test_sigterm_under_load(program: Program, stress_seconds: float, stress_seed: str) -> None:
     seconds = 0.08 * stress_seconds
     seed = f"{stress_seed}/program"
