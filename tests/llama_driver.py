@@ -119,6 +119,6 @@ def scripted(
         return script[len(known) - 1] if len(known) <= len(script) else 77
 
     made = load_tiny(_SCRIPTED, folder, **settings)
-    made._scheduler._model = ScriptModel(made._scheduler._model, next_id, vocab)  # type: ignore[assignment]
+    made._scheduler.model = ScriptModel(made._scheduler.model, next_id, vocab)  # type: ignore[assignment]
     made._limits.vocab_size = vocab
     return made

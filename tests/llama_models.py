@@ -15,7 +15,14 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tpc_server.engines.llama.threads import thread_setter
+
 Kind = gguf.GGMLQuantizationType
+
+# Models as small as these gain nothing from a second thread, and on a busy machine lose much.
+_set_threads = thread_setter()
+if _set_threads is not None:
+    _set_threads(1)
 
 
 class TinyModel:

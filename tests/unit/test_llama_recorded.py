@@ -65,7 +65,7 @@ def test_the_same_message_gives_the_same_frames(pair, tmp_path) -> None:
     engine = scripted(
         tmp_path, {prompt[0]: [None] * (len(prompt) - 1) + answer}, vocab=VOCAB
     )  # fmt: skip
-    model: Any = engine._scheduler._model
+    model: Any = engine._scheduler.model
     model.peak = 60.0  # the one recorded answer that was sampled is then as good as certain
     fill = model.next_id
     model.next_id = lambda known: fill(known) or 0

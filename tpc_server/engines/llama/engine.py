@@ -19,9 +19,9 @@ from . import output
 from .control import FlushQueue, internal_state
 from .errors import EngineError
 from .intake import BadRequest, Limits, build_request
-from .kv_cache import KvCache
+from .kv_cache import KvCache, Slot
 from .memory import available_bytes
-from .model import LlamaModel
+from .model import LlamaModel, Piece
 from .request import HEALTH_PREFIX, Request, abort_reason, bad_request, internal_error
 from .scheduler import Scheduler
 from .settings import LlamaSettings
@@ -132,7 +132,8 @@ class LlamaEngine:
                 os.sched_setaffinity(0, set(self.settings.cpus))
             except OSError as error:
                 self._log(f"the engine thread stays unpinned: {error}")
-        self._governor = _governor(self.settings)
+        if self._governor is None:
+            self._governor = self._choose_threads()
         flushes = FlushQueue(server, self._pack)
         scheduler = self._scheduler
         while not stopping.is_set():
@@ -197,6 +198,25 @@ class LlamaEngine:
         request = due[0]
         self._scheduler.drop(request)
         return server.push_error(request.rid, f"internal error: {error}")
+
+    def _choose_threads(self) -> ThreadGovernor | None:
+        """A first comparison on passes of one row, so that the first prompt has it already."""
+        cpus = set(self.settings.cpus or ())
+        set_count = thread_setter() if len(cpus) > 1 else None
+        if set_count is None:
+            return None
+        model = self._scheduler.model
+        slot = Slot(model.config)
+        slot.begin(1, [], slot)
+        slot.reserve(1)
+        model.logits(model.forward([Piece(slot, 0, [0])]))  # the pages of the weights, once
+        governor = ThreadGovernor(len(cpus), set_count)
+        while not governor.decided:
+            begun = time.perf_counter()
+            governor.begin(1)
+            model.logits(model.forward([Piece(slot, 0, [0])]))
+            governor.end(time.perf_counter() - begun)
+        return governor
 
     # -- what comes in ---------------------------------------------------------------
 
@@ -328,14 +348,6 @@ def _kv_budget(settings: LlamaSettings, context_len: int, bytes_per_token: int) 
             "a smaller model or more memory is needed"
         )
     return budget
-
-
-def _governor(settings: LlamaSettings) -> ThreadGovernor | None:
-    """None where there is nothing to choose, or no way to."""
-    if not settings.cpus or len(set(settings.cpus)) < 2:
-        return None
-    set_count = thread_setter()
-    return None if set_count is None else ThreadGovernor(len(set(settings.cpus)), set_count)
 
 
 def _to_stderr(line: str) -> None:

@@ -37,7 +37,7 @@ class Scheduler:
     def __init__(
         self, model: LlamaModel, cache: KvCache, settings: LlamaSettings, decode: Decode | None
     ) -> None:
-        self._model = model
+        self.model = model
         self._cache = cache
         self._settings = settings
         self._decode = decode
@@ -86,7 +86,7 @@ class Scheduler:
         if not pieces:
             return failed
         try:
-            states = self._model.forward(pieces)
+            states = self.model.forward(pieces)
         except Exception as error:
             for request in owners:
                 self._fail(request, error)
@@ -261,7 +261,7 @@ class Scheduler:
         last = min(len(piece.ids), len(request.prompt) - 1 - piece.start)
         for block in range(first, last, _LOGITS_ROWS):
             end = min(block + _LOGITS_ROWS, last)
-            rows = self._model.logits(states[block:end])
+            rows = self.model.logits(states[block:end])
             for k in range(end - block):
                 logprobs.add_input(rows[k], request, piece.start + block + k + 1)
 
@@ -269,9 +269,7 @@ class Scheduler:
         """Choose the next token of each (request, row of `states`), and see whether it ends."""
         rows = [row for _, row in due]
         try:
-            logits = self._model.logits(
-                states if rows == list(range(len(states))) else states[rows]
-            )
+            logits = self.model.logits(states if rows == list(range(len(states))) else states[rows])
             best = logits.argmax(axis=1)
         except Exception as error:
             for request, _ in due:

@@ -66,7 +66,8 @@ class ThreadGovernor:
         self.preferred = most
         self._current = most
         self._wait = _SOON
-        self._until_probe = _SOON
+        self._until_probe = 0  # the first steps are a comparison
+        self.decided = False
         self._shape = 0
         self._times: list[float] = []
         set_count(most)
@@ -93,6 +94,7 @@ class ThreadGovernor:
             self._times = []
 
     def _decide(self, preferred: float, other: float) -> None:
+        self.decided = True
         if other < _GAIN * preferred:
             self.preferred = self._other()
             self._wait = _SOON
