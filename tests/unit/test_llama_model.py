@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.llama_models import TinyModel
+from tpc_server.engines.llama import model as model_module
 from tpc_server.engines.llama.kv_cache import KvCache, Slot
 from tpc_server.engines.llama.model import LlamaModel, Piece
 from tpc_server.engines.llama.weights import Weights, load_weights
@@ -127,3 +128,18 @@ def test_weights_that_hold_nan_give_nan_and_no_warning(tmp_path, recwarn) -> Non
     assert np.isnan(logits[:, 7]).all()
     assert not np.isnan(logits[:, :7]).any()
     assert not recwarn.list
+
+
+def test_attention_in_blocks_is_attention(tmp_path, monkeypatch) -> None:
+    tiny = TinyModel(1, context=200)
+    weights = load(tiny, tmp_path)
+    ids = np.random.default_rng(3).integers(0, tiny.vocab, 150).tolist()
+    found = []
+    for kept in (1, 5000, 1 << 18):  # blocks of 16 rows, of a size that divides nothing, one block
+        monkeypatch.setattr(model_module, "_SCORES_KEPT", kept)
+        slot = open_slot(KvCache(weights.config, 1, 1000), 200)
+        model = LlamaModel(weights, 200)
+        found.append(np.concatenate((run(model, slot, ids[:70]), run(model, slot, ids[70:]))))
+    exact = tiny.logits(ids)
+    for logits in found:
+        assert np.abs(logits - exact).max() < 3e-4

@@ -8,16 +8,18 @@ other rows only through the order in which BLAS adds (float32 rounding).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .gguf_tensors import Array
 from .kv_cache import Slot
 from .weights import Weights
 
-Ids = npt.NDArray[np.int64]
+#: Attention of a prompt piece runs in blocks of so many scores (1 MB), which stay in the cache of a
+#: core through the six passes over them, and of no fewer rows than a product needs to be fast.
+_SCORES_KEPT: Final = 1 << 18
+_LEAST_ROWS: Final = 16
 
 
 class Piece(NamedTuple):
@@ -175,13 +177,18 @@ class LlamaModel:
             .transpose(1, 2, 0, 3)
             .reshape(config.n_kv_heads, groups * n, width)
         )
-        scores = queries @ keys[:, :end].swapaxes(1, 2)
-        scores.reshape(config.n_kv_heads, groups, n, end)[..., piece.start :] += mask
-        scores -= np.maximum.reduce(scores, axis=2, keepdims=True)
-        np.exp(scores, out=scores)
-        total = np.add.reduce(scores, axis=2, keepdims=True)
-        result = scores @ held[:, :end]
-        result /= total
+        result = np.empty_like(queries)
+        step = max(_SCORES_KEPT // end, _LEAST_ROWS)
+        rows = np.tile(np.arange(n), groups)
+        for head in range(config.n_kv_heads):
+            for first in range(0, groups * n, step):
+                block = slice(first, first + step)
+                scores = queries[head, block] @ keys[head, :end].T
+                scores[:, piece.start :] += mask[rows[block]]
+                scores -= np.maximum.reduce(scores, axis=1, keepdims=True)
+                np.exp(scores, out=scores)
+                total = np.add.reduce(scores, axis=1, keepdims=True)
+                np.divide(scores @ held[head, :end], total, out=result[head, block])
         out[:] = (
             result.reshape(config.n_kv_heads, groups, n, width)
             .transpose(2, 0, 1, 3)
