@@ -18,15 +18,16 @@ SLOW = {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 10000
 
 
 class Program:
-    """One `python -m tpc_server --engine synthetic` on a socket of its own."""
+    """One `python -m tpc_server` on a socket of its own: synthetic engine, or the real model."""
 
-    def __init__(self, folder: Path, where: Path, *words: str) -> None:
+    def __init__(self, folder: Path | None, where: Path, *words: str) -> None:
         self.path = str(where / "socket")
-        command = [
-            sys.executable, "-m", "tpc_server", "--engine", "synthetic", "--model-path",
-            str(folder), "--uds", self.path, "--synthetic-tick-ms", "5", "--context-length",
-            "1000000", *words,
-        ]  # fmt: skip
+        command = [sys.executable, "-m", "tpc_server", "--uds", self.path, *words]
+        if folder is not None:
+            command += [
+                "--engine", "synthetic", "--model-path", str(folder), "--synthetic-tick-ms", "5",
+                "--context-length", "1000000",
+            ]  # fmt: skip
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -125,3 +126,31 @@ def test_a_taken_port_is_one_clear_line(start, model_folder):
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{run.address[1]}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.network
+@pytest.mark.timeout(400)
+def test_the_default_model_answers_streams_and_stops(tmp_path):
+    """What a newcomer gets: nothing but the command."""
+    one = Program(None, tmp_path)
+    try:
+        prompt = (
+            "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+        )
+        body = {"text": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": 32}}
+        with Client(one.path, timeout=200) as client:
+            events = client.call("POST", "/generate", {**body, "stream": True}).events()
+            assert events[-1] == "[DONE]"
+            assert events[-2]["text"] == "The capital of France is Paris."
+            assert len(events) > 5
+            body["sampling_params"]["stop"] = ["France"]
+            stopped = client.call("POST", "/generate", body).json()
+            assert stopped["text"] == "The capital of "
+            assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": "France"}
+        assert "SmolLM2-135M-Instruct" in one.banner
+        one.process.terminate()
+        assert one.end()[0] == 0
+    finally:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.communicate(timeout=30)

@@ -82,6 +82,8 @@ def _default_model() -> Path:
 
 
 def _llama(given: Any, path: str, core_plan: Any, progress: Progress) -> Engine:
+    from ..text.load import TokenizerError, load_tokenizer
+    from .llama.decoding import make_decode
     from .llama.engine import LlamaEngine
     from .llama.errors import EngineError
     from .llama.settings import LlamaSettings
@@ -93,8 +95,13 @@ def _llama(given: Any, path: str, core_plan: Any, progress: Progress) -> Engine:
         cpus=core_plan.scheduler_cpus or None,
     )
     try:
-        made = LlamaEngine.load(path, settings, progress)
-    except EngineError as error:
+        decode = None
+        if not given.skip_tokenizer_init:  # stop strings need the text of what was generated
+            decode = make_decode(
+                load_tokenizer(given.tokenizer_path or path, given.revision).json_text
+            )
+        made = LlamaEngine.load(path, settings, progress, decode)
+    except (EngineError, TokenizerError) as error:
         raise EngineProblem(str(error)) from None
     return Engine(
         "llama", made, path, made.model_name, path, made.context_len, made.vocab_size, None, False,
