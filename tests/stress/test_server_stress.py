@@ -142,9 +142,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_whole_server(
-    folder: Path, stress_seconds: float, stress_seed: str, name: str
-) -> None:
+def test_the_whole_server(folder: Path, stress_seconds: float, stress_seed: str, name: str) -> None:
     variant = VARIANTS[name]
     seconds = variant.share * stress_seconds
     seed = f"{stress_seed}/{name}"
