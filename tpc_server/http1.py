@@ -95,6 +95,7 @@ class RequestParser:
         if counts and not self._counts:
             self._head_bytes = self._raw_bytes
         self._counts = counts
+        complete = len(self.ready)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -105,7 +106,8 @@ class RequestParser:
             raise HttpError(400, f"malformed request: {error}") from None
         if self.started and not self.in_body:
             # A line that never ends reaches no callback.
-            self._raw_bytes += len(data)
+            # What followed a whole request in the same read is at most that read: not counted.
+            self._raw_bytes = self._raw_bytes + len(data) if len(self.ready) == complete else 0
             if self._raw_bytes > self._max_head:
                 raise HttpError(431, f"request head is larger than {self._max_head} bytes")
 

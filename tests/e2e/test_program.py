@@ -138,14 +138,14 @@ def test_the_default_model_answers_streams_and_stops(tmp_path):
             "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
         )
         sampling = {"temperature": 0, "max_new_tokens": 32}
-        body = {"text": prompt, "sampling_params": sampling}
+        body: dict[str, object] = {"text": prompt, "sampling_params": sampling}
         with Client(one.path, timeout=200) as client:
             events = client.call("POST", "/generate", {**body, "stream": True}).events()
             assert events[-1] == "[DONE]"
             assert events[-2]["text"] == "The capital of France is Paris."
             assert len(events) > 5
-            sampling = {**sampling, "stop": ["France"]}
-            body = {"text": prompt, "sampling_params": sampling}
+            stopping: dict[str, object] = {**sampling, "stop": ["France"]}
+            body = {"text": prompt, "sampling_params": stopping}
             stopped = client.call("POST", "/generate", body).json()
             assert stopped["text"] == "The capital of "
             assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": "France"}

@@ -91,3 +91,12 @@ def test_the_head_limit_holds_however_it_arrives(piece, length):
         assert accepted
     if len(raw) > 200 + 60:
         assert not accepted
+
+
+def test_pipelined_requests_do_not_count_for_the_next_head():
+    one = b"GET /a HTTP/1.1\r\nHost: x\r\nX: " + b"b" * 60 + b"\r\n\r\n"
+    raw = one * 50
+    parser = RequestParser(200, 100)
+    for at in range(0, len(raw), 190):
+        parser.feed(raw[at : at + 190])
+    assert len(parser.ready) == 50
