@@ -131,3 +131,16 @@ def test_bad_abort_bodies(body: bytes, text: str) -> None:
     with pytest.raises(BadRequest) as caught:
         decode_abort(body)
     assert caught.value.message == text
+
+
+def test_patterns_of_all_items_together_are_bounded():
+    from tpc_server.contract.errors import BadRequest
+    from tpc_server.contract.generate import GenerateDecoder
+    from tpc_server.contract.limits import Limits
+
+    decoder = GenerateDecoder(Limits(1000, 1000))
+    many = {"text": ["a"] * 80, "sampling_params": [{"stop_regex": f"a{k}"} for k in range(80)]}
+    with pytest.raises(BadRequest, match="at most 64 stop_regex patterns in one request, got 80"):
+        decoder.decode_object(many)
+    few = {"text": ["a"] * 8, "sampling_params": [{"stop_regex": [f"a{k}", "b"]} for k in range(8)]}
+    assert len(decoder.decode_object(few).items) == 8

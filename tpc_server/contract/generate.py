@@ -38,6 +38,12 @@ _REGEXES: Final = SAMPLING["stop_regex_strs"]
 # A scheduler answers rids that start so as its own health probes.
 _RESERVED_RID: Final = "HEALTH_CHECK"
 _RANDOM_BYTES: Final = 4096
+_MAX_PATTERNS: Final = 64
+
+
+def _count_patterns(params: Any) -> int:
+    given = params.get("stop_regex") if type(params) is dict else None
+    return len(given) if type(given) is list else int(given is not None)
 
 
 class Item:
@@ -288,6 +294,12 @@ class GenerateDecoder:
         if len(params) != count:
             raise BadRequest(
                 f"sampling_params list length {len(params)} does not match batch size {count}"
+            )
+        patterns = sum([_count_patterns(entry) for entry in params])
+        if patterns > _MAX_PATTERNS:  # each costs about a millisecond to admit
+            raise BadRequest(
+                f"sampling_params: at most {_MAX_PATTERNS} stop_regex patterns in one request,"
+                f" got {patterns}"
             )
         out: list[list[Any]] = []
         for k, entry in enumerate(params):

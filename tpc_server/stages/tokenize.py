@@ -58,6 +58,8 @@ class TokenizeStage:
         self._helper: EncodeHelper | None = None
         self._limits = setup.limits
         self._needs_context = setup.needs_context
+        self._stops_counted: list[str] = []
+        self._stops_len = 0
         # Of these detok was told; they follow once it can read that and the ring has room.
         self._ready: deque[tuple[int, str, list[Any]]] = deque()
         # Jobs of this stage that the scheduler does not have yet, by wire rid.
@@ -174,12 +176,15 @@ class TokenizeStage:
             count = kept
         stops = sampling[STOP_STRS]
         if stops:
-            encoder = self._encoder
-            sampling[STOP_STR_MAX_LEN] = (
-                count_stop_tokens(encoder.tokenizer, stops)
-                if encoder is not None
-                else max(len(s.encode()) for s in stops)
-            )
+            if stops != self._stops_counted:  # the samples and items of one request share theirs
+                encoder = self._encoder
+                self._stops_len = (
+                    count_stop_tokens(encoder.tokenizer, stops)
+                    if encoder is not None
+                    else max(len(s.encode()) for s in stops)
+                )
+                self._stops_counted = stops
+            sampling[STOP_STR_MAX_LEN] = self._stops_len
         wanted[RID] = rid
         buffers: list[tuple[str, int, Any]] = [("input_ids", wire.INT64, data)]
         if logprob_ids is not None:
