@@ -3,8 +3,8 @@ thread.
 
 OpenBLAS splits every product over its threads and waits for the last. Where another process takes
 one of their CPUs, each of the 150 products of a step waits for a time slice: measured on two busy
-cores, 1 token a second with two threads against 3 to 5 with one, while on idle cores two are faster.
-So both are tried now and then, on steps of the same shape, and the faster one stays.
+cores, 1 token a second with two threads against 3 to 5 with one. So both are tried now and then, on
+steps of the same shape, and the faster one stays.
 """
 
 from __future__ import annotations
