@@ -2,7 +2,8 @@
 
 The pins in `NAME.txt` are what a person edits (`name==version` lines, in any state of hashes); this
 asks the package index, through uv, for the files of those versions and writes back the hashes of
-the ones that the build can use: its own wheels, pure wheels, and the source.
+the ones that the build can use: its own wheels, pure wheels, and the source. A file that says
+`--only-binary :all:` is for an environment with a GIL beside ours (tests/gil_env.py): wheels only.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ BUILDS = {
     "gil": ("3.11", r"cp31[1-4]-cp31[1-4]|cp3\d+-abi3"),
 }
 NO_HASHES = "build"
+WHEELS_ONLY = "--only-binary :all:"
 # Installed into every build, so the wheels of all of them.
 ANY = ("3.11", "|".join(tags for _, tags in BUILDS.values()))
 
@@ -39,11 +41,12 @@ def relock(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     comment = "".join(line + "\n" for line in text.splitlines() if line.startswith("#"))
     pins = re.findall(r"^([\w.-]+==[\w.+!-]+)", text, re.MULTILINE)
-    python, tags = BUILDS.get(path.stem, ANY)
+    wheels_only = WHEELS_ONLY in text.splitlines()
+    python, tags = BUILDS["gil"] if wheels_only else BUILDS.get(path.stem, ANY)
     wanted = re.compile(rf"-((py2\.)?py3-none|{tags})-")
-    out = [comment]
+    out = [comment + f"{WHEELS_ONLY}\n" * wheels_only]
     for package in resolve(pins, python):
-        files = [package["sdist"]] if "sdist" in package else []
+        files = [package["sdist"]] if "sdist" in package and not wheels_only else []
         files += [f for f in package.get("wheels", ()) if wanted.search(name_of(f))]
         files = [f for f in files if "-win" not in name_of(f)]
         if not files:

@@ -15,7 +15,9 @@ import pytest
 
 from tests.bootstrap_fakes import fake_python, fake_source, script
 from tpc_server.bootstrap import cli, legs
+from tpc_server.bootstrap.clients import CLIENTS
 from tpc_server.bootstrap.probe import Interpreter
+from tpc_server.bootstrap.progress import BootstrapError
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = ROOT / "tpc_server" / "bootstrap"
@@ -173,6 +175,9 @@ def fake_legs(
     )
     monkeypatch.setattr(legs, "environment", lambda *a: python)
     monkeypatch.setattr(legs, "add", lambda *a: None)
+    monkeypatch.setattr(
+        legs, "prepare_clients", lambda: ["environment x"] * statuses.get("clients", 0)
+    )
     commands = {
         name: [str(script(tmp_path / name, f"echo {name} >> {note}; exit {statuses.get(name, 0)}"))]
         for name in ("ruff", "mypy")
@@ -189,6 +194,7 @@ def fake_legs(
         ({"ruff": 1, "mypy": 2}, 1, "ruff, mypy"),
         ({"pytest": 5}, 5, ""),
         ({"mypy": 2, "pytest": 1}, 1, "mypy"),
+        ({"ruff": 1, "clients": 1}, 1, "ruff, environment x"),
     ],
 )
 def test_a_failed_leg_fails_the_whole_and_all_legs_run(
@@ -205,6 +211,43 @@ def test_a_failed_leg_fails_the_whole_and_all_legs_run(
     out, err = capfd.readouterr()
     assert out == "3 passed\n"
     assert err.splitlines()[-1].startswith("tpc: leg pytest on CPython 3.13.5")
+
+
+@pytest.mark.parametrize(
+    ("argv", "runs"),
+    [
+        ([], True),
+        (["-q", "--full", "--stress-seconds=9"], True),
+        (["--offline"], False),
+        (["tests/unit"], False),
+        (["-k", "ring"], False),
+        (["-kring"], False),
+        (["--collect-only"], False),
+    ],
+)
+def test_clients_are_made_for_whole_runs_only(argv: list[str], runs: bool) -> None:
+    assert legs._runs_all(argv) is runs
+
+
+def test_a_client_that_cannot_be_made_is_named_and_the_others_are_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gil = FREE._replace(free_threaded=False)
+    made: list[str] = []
+
+    def make(name: str, interpreter: Interpreter) -> Path:
+        made.append(name)
+        if name == CLIENTS[0]:
+            raise BootstrapError("no such wheel")
+        return Path("/env")
+
+    monkeypatch.setattr(legs, "client_interpreter", lambda: gil)
+    monkeypatch.setattr(legs, "client_environment", make)
+    assert legs.prepare_clients() == [f"environment {CLIENTS[0]}"]
+    assert made == list(CLIENTS)
+    assert "no such wheel" in capsys.readouterr().err
+    monkeypatch.setattr(legs, "client_interpreter", lambda: None)
+    assert legs.prepare_clients() == []
 
 
 def test_pytest_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ class Machine:
         self.patch = monkeypatch
         monkeypatch.setenv("PATH", str(self.bin))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+        # The last candidate is whatever runs the bootstrap.
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "bootstrap-python"))
         for name in ("TPC_PYTHON", "TPC_PGO"):
             monkeypatch.delenv(name, raising=False)
         self.built = 0
@@ -254,6 +258,31 @@ def test_missing_rust_is_said_before_minutes_of_building(
     script(tmp_path / "rustc", "echo rustc 1.82.9 xyz")
     with pytest.raises(BootstrapError, match=r"Rust 1\.82 is too old"):
         build.from_source(False)
+
+
+def test_a_version_managers_shim_is_no_answer(machine: Machine) -> None:
+    """What it stands for is asked instead, selected or not; it never gets to complain."""
+    shims = machine.tmp / "pyenv" / "shims"
+    for command in ("python3.13t", "python3.13", "python3.12"):
+        script(shims / command, f"echo 'pyenv: {command}: command not found' >&2; exit 127")
+    machine.patch.setenv("PATH", f"{shims}:{machine.bin}")
+    versions = machine.tmp / "pyenv" / "versions"
+    for name in ("3.12.9", "3.12.10"):
+        gil = fake_python(
+            versions / name / "bin" / "python3.12", free_threaded=False, version=[3, 12, 1]
+        )
+    found, tried = machine.find()
+    assert found == str(gil) and "3.12.10" in found
+    assert Tried("python3.13t on PATH", "not there") in tried
+    assert Tried("python3.13", "not there") in tried
+    assert "command not found" not in str(tried)
+    free = fake_python(versions / "3.13.5t" / "bin" / "python3.13t")
+    assert machine.find()[0] == str(free)
+
+
+def test_the_python_that_runs_the_bootstrap_is_the_last_way(machine: Machine) -> None:
+    last = fake_python(machine.tmp / "bootstrap-python", free_threaded=False, version=[3, 11, 4])
+    assert machine.find()[0] == str(last)
 
 
 def test_a_failure_note_that_is_broken_is_no_harm(machine: Machine) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from tests.bootstrap_fakes import script, wheel
+from tests.bootstrap_fakes import fake_python, script, wheel
 from tpc_server.bootstrap import locks, venv
+from tpc_server.bootstrap.clients import CLIENTS, client_interpreter
 from tpc_server.bootstrap.locks import builds, lock_file, pins
 from tpc_server.bootstrap.probe import Interpreter, probe
 from tpc_server.bootstrap.progress import BootstrapError
 
 ROOT = Path(__file__).resolve().parents[2]
-HASHED = ("cp313t", "cp314t", "gil", "test", "lint", "pip")
+HASHED = ("cp313t", "cp314t", "gil", "test", "lint", "pip", *CLIENTS)
 FREE = Interpreter("/opt/x/bin/python3.13", "CPython", (3, 13, 5), True, False, ())
 
 
@@ -38,6 +39,30 @@ def test_every_pin_has_its_hashes(name: str) -> None:
         assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( \\\n    --hash=sha256:[0-9a-f]{64})+\n", entry), (
             entry
         )
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_clients_environment_builds_nothing(name: str) -> None:
+    assert "--only-binary :all:" in lock_file(name).read_text().splitlines()
+
+
+def test_the_clients_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.delenv("TPC_GIL_PYTHON", raising=False)
+    for version in ([3, 13, 1], [3, 12, 1], [3, 11, 1]):
+        name = f"python3.{version[1]}"
+        fake_python(tmp_path / name, free_threaded=False, version=version)
+    found = client_interpreter()
+    assert found is not None and found.version == (3, 12, 1)
+    named = fake_python(tmp_path / "mine", free_threaded=False, version=[3, 14, 0])
+    monkeypatch.setenv("TPC_GIL_PYTHON", str(named))
+    found = client_interpreter()
+    assert found is not None and found.version == (3, 14, 0)
+    fake_python(tmp_path / "mine", version=[3, 13, 5])  # without a GIL: passed over
+    found = client_interpreter()
+    assert found is not None and found.version == (3, 12, 1)
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from . import build, uv
+from . import build, pyenv, uv
 from .cache import cache_root, sub, write_atomically
 from .locks import builds
 from .probe import Interpreter, probe
@@ -84,7 +84,7 @@ def _named(chosen: str, tried: list[Tried]) -> Interpreter:
 
 
 def _on_path() -> Interpreter | str:
-    path = shutil.which(FREE_THREADED_COMMAND)
+    path = pyenv.which(FREE_THREADED_COMMAND)
     return "not there" if path is None else _usable(path)
 
 
@@ -121,15 +121,16 @@ def _from_source() -> Interpreter | str:
     return _usable(path)
 
 
-def ordinary() -> Interpreter | None:
-    """An interpreter with a GIL that is here, newest first, or None. For tools, and as last way."""
-    return next((found for _, found in _gil_candidates() if isinstance(found, Interpreter)), None)
+def ordinary(commands: Sequence[str] = GIL_COMMANDS) -> Interpreter | None:
+    """An interpreter with a GIL that is here, or None. For tools, and as last way."""
+    found = (found for _, found in _gil_candidates(commands))
+    return next((one for one in found if isinstance(one, Interpreter)), None)
 
 
-def _gil_candidates() -> Iterator[tuple[str, Interpreter | str]]:
-    """(command, the interpreter behind it or why it will not do)."""
-    for command in GIL_COMMANDS:
-        path = shutil.which(command)
+def _gil_candidates(commands: Sequence[str]) -> Iterator[tuple[str, Interpreter | str]]:
+    """(command, the interpreter behind it or why it will not do); last the one this runs on."""
+    for command in (*commands, sys.executable):
+        path = pyenv.which(command)
         found = "not there" if path is None else probe(os.path.abspath(path))
         if isinstance(found, Interpreter):
             fault = found.fault(builds())
@@ -141,7 +142,7 @@ def _gil_candidates() -> Iterator[tuple[str, Interpreter | str]]:
 
 
 def _with_gil(tried: list[Tried], failed: str) -> Interpreter:
-    for command, found in _gil_candidates():
+    for command, found in _gil_candidates(GIL_COMMANDS):
         if isinstance(found, Interpreter):
             tried.append(Tried(command, f"used: {found} at {found.executable}"))
             say(

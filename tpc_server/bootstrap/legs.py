@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .clients import CLIENTS, client_environment, client_interpreter
 from .interpreter import ordinary
 from .probe import Interpreter
 from .progress import BootstrapError, say
@@ -36,10 +37,32 @@ def run_legs(
         for name, command in checks(tools, python).items():
             if _leg(name, command, root, env):
                 failed.append(name)
+    if _runs_all(pytest_args):
+        failed += prepare_clients()
     say(f"leg pytest on {interpreter}")
     pytest = [str(python), "-m", "pytest", *pytest_args]
     status = _call(pytest, root, {**env, "TPC_FAILED_LEGS": ", ".join(failed)})
     return status or int(bool(failed))
+
+
+def _runs_all(argv: Sequence[str]) -> bool:
+    """Whether these arguments of pytest leave in the tests that need a client's environment."""
+    narrow = ("-k", "-m", "--collect-only", "--offline")
+    return all(arg.startswith("-") and not arg.startswith(narrow) for arg in argv)
+
+
+def prepare_clients() -> list[str]:
+    """Makes the tests' other environments here, where progress shows; names those that failed."""
+    interpreter = client_interpreter()
+    failed = []
+    for name in CLIENTS if interpreter is not None else ():
+        assert interpreter is not None
+        try:
+            client_environment(name, interpreter)
+        except BootstrapError as error:
+            say(str(error))
+            failed.append(f"environment {name}")
+    return failed
 
 
 def checks(tools: Path, python: Path) -> dict[str, list[str]]:

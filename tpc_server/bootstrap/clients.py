@@ -1,0 +1,36 @@
+"""Environments with a GIL beside ours: clients and references that the tests run against us.
+
+Owner: one process a lock. Each is made of its lock file, of wheels only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .interpreter import ordinary
+from .locks import builds
+from .probe import Interpreter, probe
+from .venv import environment
+
+CLIENTS = ("openai-client", "transformers")
+# Those that every package here has wheels for, the most usual first.
+COMMANDS = ("python3.12", "python3.13", "python3.11", "python3.14", "python3")
+
+
+def client_interpreter() -> Interpreter | None:
+    """The GIL interpreter they run on: TPC_GIL_PYTHON, else what is here; None when none is."""
+    named = os.environ.get("TPC_GIL_PYTHON")
+    if named:
+        found = probe(os.path.abspath(named))
+        if isinstance(found, Interpreter) and not (found.free_threaded or found.fault(builds())):
+            return found
+    return ordinary(COMMANDS)
+
+
+def client_environment(name: str, interpreter: Interpreter) -> Path:
+    """The Python of the environment of `requirements/NAME.txt`, made if missing.
+
+    Raises BootstrapError.
+    """
+    return environment(interpreter, name)
