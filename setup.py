@@ -30,6 +30,7 @@ RANGES = {
     "requests": ">=2.25",
     "tqdm": ">=4.27",
     "jinja2": ">=3.1",
+    "prometheus_client": ">=0.20",
 }
 EXTRAS = {
     "granian": {"granian": ">=2.0"},
