@@ -11,7 +11,7 @@ from .affinity.plan import route
 from .counters import CONNECTIONS, Counters
 from .mesh import Ends, Mesh
 from .reactor import IN, Reactor
-from .routes import Router
+from .routes.router import Router
 from .stages.accept import Loads
 from .stages.base import LocalPort, Outbox, Port, RemotePort, Stage
 from .stages.detok import DetokStage

@@ -1,7 +1,7 @@
 """Ingress: accept, read, parse, dispatch; ends connections. Owner: the core that runs the stage.
 
 Requests of one connection are answered in order: one is in flight, the others wait here. What
-a request means is in `routes.py`; answers go to the egress stage that was attached to the
+a request means is in `routes/`; answers go to the egress stage that was attached to the
 connection.
 """
 

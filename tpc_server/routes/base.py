@@ -1,0 +1,111 @@
+"""What the handlers of a core share: its ports, ids, and the ways to answer. Owner: its thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import frame
+from ..boundary import codec, messages
+from ..contract.generate import GenerateDecoder
+from ..http1 import HttpRequest
+from ..render import http, native
+from ..stages import stream as records
+
+if TYPE_CHECKING:
+    from ..counters import Counters
+    from ..stages.base import Port
+    from ..stages.connections import Connection
+    from ..stages.ingress import IngressStage
+
+_CONTROL_TIMEOUT_NS: Final = 2_000_000_000
+PROBE_PLAN: Final = (True, True, False, False, False, False, False, 0, False, False)
+
+
+class Handlers:
+    """State of one core's handlers; the handler modules add the methods."""
+
+    def __init__(
+        self, core: int, setup: Any, counters: Counters, link: Any, words: Any, generation: int
+    ) -> None:
+        self.core = core
+        self.setup = setup
+        self.counters = counters
+        self._link = link
+        self._most_held = link.stage_cap
+        self._words = words
+        self._decoder = GenerateDecoder(setup.limits)
+        self._pack = codec.make_packer()
+        # Unique for this start of this core, so that the scheduler never sees a rid twice.
+        self._prefix = f"{core:02x}{generation & 0xFF:02x}{os.urandom(2).hex()}"
+        self._serial = 0
+        self.warming = False
+        self._stage: Any = None
+        self._tok_port: Any = None
+        self._tok_core = 0
+        self._detok_core = 0
+        self._detok_ports: list[Port] = []
+
+    def connect(
+        self, stage: IngressStage, tok_port: Port, tok_core: int, detok_core: int,
+        detok_ports: list[Port],
+    ) -> None:  # fmt: skip
+        """Ports, once all stages of the core exist."""
+        self._stage = stage
+        self._tok_port = tok_port
+        self._tok_core = tok_core
+        self._detok_core = detok_core
+        self._detok_ports = detok_ports
+
+    # -- answers of this core ----------------------------------------------------------
+
+    def _json(self, conn: Connection, request: HttpRequest, close: bool, body: bytes) -> None:
+        self._stage.answer(conn, 200, body, http.JSON, close, request.method == b"HEAD")
+
+    def _text(
+        self, conn: Connection, request: HttpRequest, close: bool, status: int, body: bytes
+    ) -> None:
+        self._stage.answer(conn, status, body, http.TEXT, close, request.method == b"HEAD")
+
+    def _error(
+        self, conn: Connection, request: HttpRequest, close: bool, status: int, message: str,
+        extra: bytes = b"",
+    ) -> None:  # fmt: skip
+        self.counters.errors += 1
+        self._stage.answer(
+            conn, status, native.error_body(message, status), http.JSON, close,
+            request.method == b"HEAD", extra,
+        )  # fmt: skip
+
+    # -- groups ------------------------------------------------------------------------
+
+    def _own_rid(self) -> str:
+        """An id for a request of the server's own."""
+        self._serial += 1
+        return f"{self._prefix}{self._serial:024x}"
+
+    def _control(
+        self, conn: Connection, request: HttpRequest, close: bool, name: str, tag: str
+    ) -> None:
+        """Ask the scheduler something; the detok stage renders its answer as `name` says."""
+        now = time.monotonic_ns()
+        rid = self._own_rid()
+        self._open(
+            conn.key, records.CONTROL, False, False, request.http11, close,
+            request.method == b"HEAD", b"", name, now, now + _CONTROL_TIMEOUT_NS,
+            [(rid, rid, PROBE_PLAN, None)],
+        )  # fmt: skip
+        self._tok_port.send((frame.T_CONTROL, rid, messages.pack_control(self._pack, tag, rid)))
+
+    def _open(
+        self, key: int, api: int, is_stream: bool, is_batch: bool, chunked: bool, close: bool,
+        head_only: bool, extra: bytes, name: str, created_ns: int, deadline_ns: int,
+        items: list[tuple[Any, ...]],
+    ) -> None:  # fmt: skip
+        self._stage.detok_port.send(
+            (
+                frame.D_OPEN, key, api, is_stream, is_batch, chunked, close, head_only, extra,
+                name, created_ns, deadline_ns, self._tok_core, items,
+            )
+        )  # fmt: skip

@@ -1,0 +1,45 @@
+"""/generate: the request's items to detok and tokenize. Owner: the core's thread."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from .. import frame
+from ..contract.errors import BadRequest
+from ..http1 import HttpRequest
+from ..render.plan import PROMPT_IDS
+from ..stages import stream as records
+from .base import Handlers
+
+if TYPE_CHECKING:
+    from ..stages.connections import Connection
+
+
+class GenerateHandlers(Handlers):
+    """The native route."""
+
+    def generate(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST, PUT /generate."""
+        wanted = self._decoder.decode(request.body)
+        if self._tok_port.backlog > self._most_held:
+            raise BadRequest("the server is overloaded; try again later", 503)
+        created = time.monotonic_ns()
+        jobs: list[tuple[Any, ...]] = []
+        items: list[tuple[Any, ...]] = []
+        for item in wanted.items:
+            self._serial += 1
+            wire_rid = f"{item.rid}#{self._prefix}{self._serial:08x}"
+            plan = item.plan
+            items.append((wire_rid, item.rid, plan, item.group))
+            jobs.append(
+                (
+                    wire_rid, item.text, item.input_ids, item.wire, item.token_ids_logprob,
+                    plan[PROMPT_IDS],
+                )
+            )  # fmt: skip
+        self._open(
+            conn.key, records.NATIVE, wanted.stream, wanted.is_batch, request.http11, close, False,
+            b"", "", created, 0, items,
+        )  # fmt: skip
+        self._tok_port.send((frame.T_JOB, self._detok_core, jobs))

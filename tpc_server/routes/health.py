@@ -1,0 +1,73 @@
+"""The health family and the warm-up request. Owner: the core's thread."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from .. import frame, mesh
+from ..boundary import messages
+from ..http1 import HttpRequest
+from ..stages import stream as records
+from .base import PROBE_PLAN, Handlers
+
+if TYPE_CHECKING:
+    from ..stages.connections import Connection
+
+WARMUP_PROMPT: Final = "The capital city of France is"
+
+
+class HealthHandlers(Handlers):
+    """Probes of the scheduler."""
+
+    def health(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /health: 503 until warm and while draining, else a probe of the scheduler."""
+        self._health(conn, request, close, self.setup.health_probe)
+
+    def health_generate(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /health_generate: always a probe."""
+        self._health(conn, request, close, True)
+
+    def _health(self, conn: Connection, request: HttpRequest, close: bool, probe: bool) -> None:
+        if self._stage.draining or not self._words[mesh.READY]:
+            self._text(conn, request, close, 503, b"")
+            return
+        if not probe:
+            self._text(conn, request, close, 200, b"")
+            return
+        now = time.monotonic_ns()
+        self._serial += 1
+        rid = f"HEALTH_CHECK_{self._prefix}{self._serial:024x}"
+        self._open(
+            conn.key, records.HEALTH, False, False, request.http11, close,
+            request.method == b"HEAD", b"", "", now, now + self.setup.health_timeout_ns,
+            [(rid, rid, PROBE_PLAN, None)],
+        )  # fmt: skip
+        self._send_probe(rid, [0], 1)
+
+    def warm_up(self) -> None:
+        """One request of the server's own; the server is ready when its answer is in."""
+        self.warming = True
+        now = time.monotonic_ns()
+        rid = self._own_rid()
+        self._open(
+            self.core << 40, records.WARMUP, False, False, True, False, False, b"", "", now,
+            now + self.setup.warmup_timeout_ns, [(rid, rid, PROBE_PLAN, None)],
+        )  # fmt: skip
+        if self.setup.skip_tokenizer:
+            self._send_probe(rid, [10, 11, 12], 8)
+        else:
+            self._send_probe(rid, None, 8)
+
+    def _send_probe(self, rid: str, ids: list[int] | None, max_new_tokens: int) -> None:
+        text = WARMUP_PROMPT if ids is None else None
+        wanted = messages.generate_template()
+        wanted[messages.GENERATE["input_text"]] = text
+        wanted[messages.GENERATE["logprob_start_len"]] = 0  # as SGLang's own probes
+        sampling = messages.sampling_template()
+        sampling[messages.SAMPLING["max_new_tokens"]] = max_new_tokens
+        sampling[messages.SAMPLING["top_k"]] = 1
+        wanted[messages.GENERATE["sampling_params"]] = sampling
+        self._tok_port.send(
+            (frame.T_JOB, self._detok_core, [(rid, text, ids, wanted, None, False)])
+        )

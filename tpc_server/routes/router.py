@@ -1,0 +1,102 @@
+"""Finds the handler of a request. Owner: the core's thread.
+
+A path that is written as declared costs one look-up. Anything else is tried again with its escapes
+undone, then against the routes whose path ends in a parameter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from ..contract.errors import BadRequest, native_error_body
+from ..http1 import HttpError, HttpRequest, RequestParser
+from ..render import http
+from .control import ControlHandlers
+from .generate import GenerateHandlers
+from .health import HealthHandlers
+from .info import InfoHandlers
+from .table import ROUTES, Route
+
+if TYPE_CHECKING:
+    from ..counters import Counters
+    from ..stages.connections import Connection
+
+
+class Router(GenerateHandlers, ControlHandlers, HealthHandlers, InfoHandlers):
+    """Handlers of one ingress core, by method and path."""
+
+    def __init__(
+        self, core: int, setup: Any, counters: Counters, link: Any, words: Any, generation: int
+    ) -> None:
+        super().__init__(core, setup, counters, link, words, generation)
+        # This core's own tables: a shared dict with keys of bytes takes a lock at every look-up.
+        self._handlers: dict[bytes, Any] = {}  # by method + path
+        self._paths: dict[bytes, Route] = {}
+        self._prefixes: list[tuple[bytes, Route]] = []
+        for route in ROUTES:
+            path, parameter, _ = route.path.partition("{")
+            if parameter:
+                self._prefixes.append((path.encode(), route))
+                continue
+            self._paths[path.encode()] = route
+            for method in methods_of(route):
+                self._handlers[method + path.encode()] = getattr(self, route.handler)
+
+    # -- finding -----------------------------------------------------------------------
+
+    def find(self, path: bytes) -> tuple[Route | None, bytes]:
+        """The route of an undecoded path, and the path without escapes."""
+        if b"%" in path:
+            path = unquote_to_bytes(path)
+        route = self._paths.get(path)
+        if route is None:
+            for prefix, candidate in self._prefixes:
+                if path.startswith(prefix) and len(path) > len(prefix):
+                    return candidate, path
+        return route, path
+
+    def refuse_early(self, parser: RequestParser) -> HttpError | None:
+        """Before a body is asked for by `100 Continue`: what would be refused anyway."""
+        if parser.method + parser.target in self._handlers:
+            return None
+        route, _ = self.find(parser.target)
+        if route is None:
+            return HttpError(404, "Not Found")
+        return None if parser.method in methods_of(route) else HttpError(405, "Method Not Allowed")
+
+    # -- dispatch ----------------------------------------------------------------------
+
+    def dispatch(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """Answer a request now or open its group."""
+        handler = self._handlers.get(request.method + request.path)
+        if handler is None:
+            handler = self._seek(conn, request, close)
+            if handler is None:
+                return
+        try:
+            handler(conn, request, close)
+        except BadRequest as error:
+            self.counters.errors += 1
+            body = native_error_body(error.message, error.status)
+            head_only = request.method == b"HEAD"
+            self._stage.answer(conn, error.status, body, http.JSON, close, head_only)
+
+    def _seek(self, conn: Connection, request: HttpRequest, close: bool) -> Any:
+        """The handler of a path that is in no table as it is written; None: it is answered."""
+        route, request.path = self.find(request.path)
+        if route is None:
+            self._error(conn, request, close, 404, "Not Found")
+            return None
+        methods = methods_of(route)
+        if request.method not in methods:
+            extra = b"Allow: %b\r\n" % b", ".join(sorted(methods))
+            self._error(conn, request, close, 405, "Method Not Allowed", extra)
+            return None
+        return getattr(self, route.handler)
+
+
+def methods_of(route: Route) -> list[bytes]:
+    """The methods a route answers."""
+    methods = [method.encode() for method in route.methods]
+    return [*methods, b"HEAD"] if b"GET" in methods else methods

@@ -1,0 +1,58 @@
+"""The routes, declared once: path, methods, handler, who may call. Owner: stateless.
+
+From here come the dispatch tables of every core, the access checks and the API description.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["ADMIN", "ADMIN_OPTIONAL", "KEY", "OPEN", "ROUTES", "Query", "Route"]
+
+# Who may call a route (SGLang's levels; its health family is open by path).
+OPEN: Final = 0  # anybody, also where keys are set
+KEY: Final = 1  # the API key, where one is set
+ADMIN_OPTIONAL: Final = 2  # the admin key where one is set, else as KEY
+ADMIN: Final = 3  # the admin key; nobody where none is set
+
+
+class Query(NamedTuple):
+    """One parameter of the query string, for the API description."""
+
+    name: str
+    type: str  # of JSON schema
+    about: str
+
+
+class Route(NamedTuple):
+    """One path. `{name}` at its end stands for the rest of the path, slashes included.
+
+    A GET route answers HEAD too. `handler` names a method of the router; `body` the request type.
+    """
+
+    path: str
+    methods: tuple[str, ...]
+    handler: str
+    access: int
+    summary: str
+    body: str = ""
+    query: tuple[Query, ...] = ()
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "/generate", ("POST", "PUT"), "generate", KEY,
+        "Generate from a prompt, a batch of prompts, or their token ids", "GenerateRequest",
+    ),
+    Route(
+        "/abort_request", ("POST",), "abort", ADMIN_OPTIONAL,
+        "End running requests by their ids, or all of them", "AbortRequest",
+    ),
+    Route("/health", ("GET",), "health", OPEN, "200 once the scheduler answers"),
+    Route("/health_generate", ("GET",), "health_generate", OPEN, "As /health, always by a probe"),
+    Route("/model_info", ("GET",), "model_info", KEY, "What the model is"),
+    Route("/get_model_info", ("GET",), "model_info", KEY, "Older name of /model_info"),
+    Route("/server_info", ("GET",), "server_info", KEY, "Arguments, counters, scheduler state"),
+    Route("/get_server_info", ("GET",), "server_info", KEY, "Older name of /server_info"),
+    Route("/v1/models", ("GET",), "models", KEY, "The models served"),
+)  # fmt: skip
