@@ -4,7 +4,7 @@ Names are loaded when they are first used, so that the bootstrap can import this
 Python and a scheduler pays only for what it drives.
 """
 
-__version__ = "0.1.0"
+from .version import __version__
 
 _HOME = {
     "Server": "server",

@@ -1,11 +1,16 @@
-"""The command line. Owner: the main thread."""
+"""The command line. Owner: the main thread.
+
+Standard library only and Python 3.9: the bootstrap imports it to answer `--help`, `--version` and
+bad flags before there is an interpreter to serve with.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import difflib
+from typing import Any, NoReturn
 
-from . import __version__
+from .version import __version__
 
 _DESCRIPTION = """\
 Serve a language model over HTTP: one pinned thread per core, no GIL.
@@ -25,6 +30,12 @@ SIGINT or SIGTERM drains within --drain-timeout; a second one ends at once.
 """
 
 
+AT_LEAST_1 = (
+    *("max_running_requests", "max_connections", "backlog", "synthetic_batch", "context_length"),
+    *("kv_tokens", "prefill_tokens", "prefill_tokens_busy", "stream_interval"),
+)
+
+
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the text's lines and shows defaults, except where there is nothing to show."""
 
@@ -36,6 +47,26 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         if action.default in (None, False, argparse.SUPPRESS) or "default" in text:
             return text
         return f"{text} (default: %(default)s)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong, then where help is; argparse's own way is a page of usage first."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error("unknown " + ", ".join(map(self._guess, unknown)))
+        return given
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n(`{self.prog} --help` lists the flags)\n")
+
+    def _guess(self, word: str) -> str:
+        if not word.startswith("--"):
+            return f"argument {word}"
+        name = word.partition("=")[0]
+        close = difflib.get_close_matches(name, self._option_string_actions, 1)
+        return f"flag {name}" + (f" (did you mean {close[0]}?)" if close else "")
 
 
 def positive(text: str) -> float:
@@ -60,6 +91,14 @@ def size(text: str) -> int:
     return value
 
 
+def count(text: str) -> int:
+    """A whole number, not negative."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
 def port(text: str) -> int:
     """A TCP port; 0 lets the system choose."""
     value = int(text)
@@ -68,11 +107,11 @@ def port(text: str) -> int:
     return value
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All flags, in groups."""
-    p = argparse.ArgumentParser(
-        "tpc-server", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_Formatter,
-        allow_abbrev=False,
+def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
+    """All flags, in groups. `prog` is what the user typed."""
+    p = _Parser(
+        prog, usage="%(prog)s [FLAGS]", description=_DESCRIPTION, epilog=_EPILOG,
+        formatter_class=_Formatter, allow_abbrev=False,
     )  # fmt: skip
     p.add_argument("--version", action="version", version=f"tpc_server {__version__}")
 
@@ -86,10 +125,25 @@ def build_parser() -> argparse.ArgumentParser:
     g.add_argument("--engine", choices=("llama", "synthetic"), default="llama",
                    help="llama computes a real model; synthetic emits scripted ids")  # fmt: skip
     g.add_argument("--context-length", type=int, metavar="N", help="tokens, at most the model's")
-    g.add_argument("--max-running-requests", type=int, default=16, metavar="N",
-                   help="sequences decoded together; more wait")  # fmt: skip
     g.add_argument("--weight-version", default="default", metavar="TEXT",
                    help="reported with every answer")  # fmt: skip
+
+    g = p.add_argument_group("llama engine")
+    g.add_argument("--max-running-requests", type=int, default=16, metavar="N",
+                   help="sequences decoded together; more wait")  # fmt: skip
+    g.add_argument("--max-queued-requests", type=count, metavar="N",
+                   help="waiting requests; one more is refused with 503 (default: "
+                   "no bound)")  # fmt: skip
+    g.add_argument("--kv-tokens", type=int, metavar="N", help="tokens that all sequences together "
+                   "may keep (default: what half of the free memory holds)")  # fmt: skip
+    g.add_argument("--prefill-tokens", type=int, default=256, metavar="N",
+                   help="prompt tokens computed in one step while nothing decodes")  # fmt: skip
+    g.add_argument("--prefill-tokens-busy", type=int, default=64, metavar="N",
+                   help="the same while others decode: bounds how long they stall")  # fmt: skip
+    g.add_argument("--no-prefix-cache", action="store_true", help="keep no finished sequences for "
+                   "prompts that begin alike")  # fmt: skip
+    g.add_argument("--stream-interval", type=int, default=1, metavar="N",
+                   help="tokens between two events of a stream")  # fmt: skip
 
     g = p.add_argument_group("network")
     g.add_argument("--host", default="127.0.0.1", help="address to listen on, IPv4 or IPv6")
@@ -162,14 +216,15 @@ def build_parser() -> argparse.ArgumentParser:
     return p
 
 
-def parse(argv: list[str] | None = None) -> Any:
+def parse(argv: list[str] | None = None, prog: str = "tpc-server") -> Any:
     """Parsed flags; argparse ends the program on bad ones."""
-    parser = build_parser()
+    parser = build_parser(prog)
     given = parser.parse_args(argv)
     for name in ("max_head_size", "max_body_size", "stream_buffer"):
         value = getattr(given, name)
         setattr(given, name, size(value) if isinstance(value, str) else value)
-    for name in ("max_running_requests", "max_connections", "backlog", "synthetic_batch"):
-        if getattr(given, name) < 1:
+    for name in AT_LEAST_1:
+        value = getattr(given, name)
+        if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     return given

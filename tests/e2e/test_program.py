@@ -149,6 +149,8 @@ def test_the_default_model_answers_streams_and_stops(tmp_path):
             stopped = client.call("POST", "/generate", body).json()
             assert stopped["text"] == "The capital of "
             assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": "France"}
+            # What fits into its cache: all that may be asked for at once, or what memory allows.
+            assert client.call("GET", "/server_info").json()["max_total_num_tokens"] >= 8192
         assert "SmolLM2-135M-Instruct" in one.banner
         one.process.terminate()
         assert one.end()[0] == 0

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.bootstrap_fakes import fake_python, fake_source, script
-from tpc_server.bootstrap import cli, legs
+from tpc_server.bootstrap import cli, legs, pyenv
 from tpc_server.bootstrap.clients import CLIENTS
 from tpc_server.bootstrap.probe import Interpreter
 from tpc_server.bootstrap.progress import BootstrapError
@@ -44,7 +44,11 @@ def tpc(*words: str, program: Path = ROOT / "tpc", **env: str) -> subprocess.Com
     )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+# What the bootstrap shows of the rest before there is anything to run the rest with.
+SHOWN = [ROOT / "tpc_server" / name for name in ("cli.py", "version.py")]
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *SHOWN], ids=lambda path: path.name)
 def test_the_bootstrap_is_python_39_and_standard_library_only(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
     for node in ast.walk(tree):
@@ -54,6 +58,7 @@ def test_the_bootstrap_is_python_39_and_standard_library_only(path: Path) -> Non
             names = [node.module or ""]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 1, f"{path.name} imports from outside the bootstrap"
+            assert path not in SHOWN or node.module == "version"
             continue
         else:
             continue
@@ -71,6 +76,47 @@ def test_help_and_unknown_commands() -> None:
     wrong = tpc("sevre")
     assert wrong.returncode == 2 and wrong.stdout == ""
     assert "no command 'sevre'" in wrong.stderr
+
+
+def oldest_python() -> str:
+    """The oldest CPython from 3.9 on that is here: what a stranger's machine may have."""
+    for minor in range(9, 13):
+        command = f"python3.{minor}"
+        found = pyenv.which(command) or next(iter(pyenv.installed(command)), None)
+        if found:
+            return found
+    return sys.executable
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["serve", "--help"], 0, "--drain-timeout S"),
+        (["serve", "-h"], 0, "(default: 30000)"),
+        (["serve", "--version"], 0, "tpc_server 0."),
+        (["--version"], 0, "tpc_server 0."),
+        (["--help"], 0, "./tpc serve"),
+        (["setup", "--help"], 0, "./tpc setup"),
+        (["test", "-h"], 0, "--pytest-only"),
+        (["doctor", "--help"], 0, "./tpc doctor"),
+        (["serve", "--prot=80"], 2, "./tpc serve: error: unknown flag --prot (did you mean"),
+        (["serve", "--port", "x"], 2, "argument --port: invalid port value: 'x'"),
+        (["serve", "model.gguf"], 2, "unknown argument model.gguf"),
+        (["serve", "--kv-tokens", "0"], 2, "--kv-tokens must be at least 1"),
+    ],
+)
+def test_questions_and_bad_flags_build_nothing(
+    home: Path, words: list[str], status: int, told: str
+) -> None:
+    env = {"PATH": "/nowhere", "XDG_CACHE_HOME": str(home / "cache"), "HOME": str(home)}
+    argv = [oldest_python(), "-I", "-S", str(BOOTSTRAP), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50, env=env, check=False)
+    assert done.returncode == status, done.stderr
+    said, silent = (done.stderr, done.stdout) if status else (done.stdout, done.stderr)
+    assert told in said and silent == ""
+    assert not (home / "cache").exists()
+    if status:  # what is wrong first, and help in one line
+        assert len(said.splitlines()) == 2 and told in said.splitlines()[0]
 
 
 def test_tpc_runs_through_links_and_remembers_its_python(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,9 @@ from hypothesis import strategies as st
 from tpc_server import cli, frame, runtime
 from tpc_server.boundary import wire
 from tpc_server.counters import NAMES, WORDS, Counters, snapshot
+from tpc_server.engines import registry
+from tpc_server.engines.llama.engine import LlamaEngine
+from tpc_server.engines.llama.settings import LlamaSettings
 from tpc_server.listen import ListenError, bind_tcp, bind_uds
 from tpc_server.log import LogWriter
 
@@ -43,6 +47,9 @@ def test_help_and_version():
     [
         (["--port", "99999"], "99999"),
         (["--nonsense"], "--nonsense"),
+        (["--sream-interval", "2"], "did you mean --stream-interval?"),
+        (["--prefill-tokens", "0"], "--prefill-tokens must be at least 1"),
+        (["--max-queued-requests", "-1"], "-1 is negative"),
         (["--max-body-size", "lots"], "lots"),
         (["--max-running-requests", "0"], "--max-running-requests"),
         (["--cores", "ingress=zebra"], "--cores"),
@@ -54,6 +61,36 @@ def test_bad_flags_end_with_one_clear_line(words, told):
     done = run(*words)
     assert done.returncode in (1, 2)
     assert told in done.stderr and "Traceback" not in done.stderr
+    assert told in done.stderr.splitlines()[0] and len(done.stderr.splitlines()) <= 2
+
+
+def test_flags_of_the_embedded_engine_reach_it(monkeypatch):
+    words = (
+        "--max-running-requests 3 --max-queued-requests 0 --kv-tokens 4096 --prefill-tokens 32 "
+        "--prefill-tokens-busy 8 --no-prefix-cache --stream-interval 4 --context-length 512 "
+        "--weight-version w --model-path m --skip-tokenizer-init"
+    )
+    loaded = []
+
+    def load(path, settings, *rest):
+        loaded.append((path, settings))
+        raise registry.EngineProblem("enough")
+
+    monkeypatch.setattr(LlamaEngine, "load", load)
+    plain = SimpleNamespace(scheduler_cpus=())
+    for flags in (words.split(), ["--model-path", "m", "--skip-tokenizer-init"]):
+        with pytest.raises(registry.EngineProblem, match="enough"):
+            registry.create(cli.parse(flags), plain, lambda *a: None)
+    assert loaded[0] == (
+        "m",
+        LlamaSettings(
+            max_running_requests=3, max_queued_requests=0, context_len=512, kv_tokens=4096,
+            prefill_tokens=32, prefill_tokens_busy=8, prefix_cache=False, stream_interval=4,
+            weight_version="w",
+        ),
+    )  # fmt: skip
+    # What the help shows as defaults are the engine's own.
+    assert loaded[1] == ("m", LlamaSettings())
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .cache import sub
 from .interpreter import Tried, find
@@ -32,7 +33,7 @@ tpc: a thread-per-core LLM serving frontend on free-threaded CPython
   ./tpc doctor          what was found here and why: interpreter, packages, core plan, cache
   ./tpc setup           make everything ready (and try again what failed lately)
   ./tpc python [ARGS]   the interpreter, with all packages
-  ./tpc help            this page
+  ./tpc help            this page; `./tpc --version`: the version
 
 The first run finds or builds an interpreter and an environment; both stay in the cache
 ($XDG_CACHE_HOME or ~/.cache)/tpc_server. Nothing else on this machine is changed, except that
@@ -51,6 +52,8 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     if command is None:
         say(f"no command {name!r}; `./tpc help` lists them")
         return 2
+    if name not in HELPS_ITSELF and ("--help" in words or "-h" in words):
+        command = show_help
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         return command(words)
@@ -112,7 +115,14 @@ def _become(python: Path, argv: Sequence[str]) -> NoReturn:
     os.execve(python, [str(python), *argv], child_env())
 
 
+def _program() -> Any:
+    """The server's flags: the one module of the rest that runs on every Python as it is."""
+    return importlib.import_module(f"{__package__.rpartition('.')[0]}.cli")
+
+
 def serve(words: Sequence[str]) -> int:
+    # Help, the version and bad flags are answered here: none of them is worth a build.
+    _program().parse(list(words), "./tpc serve")
     _, python = _ready()
     _become(python, ["-m", "tpc_server", *words])
 
@@ -159,6 +169,11 @@ def show_help(words: Sequence[str]) -> int:
     return 0
 
 
+def show_version(words: Sequence[str]) -> int:
+    print(f"tpc_server {_program().__version__}")
+    return 0
+
+
 def _checkout() -> Path:
     root = root_of(PACKAGE)
     if root is None:
@@ -168,6 +183,7 @@ def _checkout() -> Path:
     return root
 
 
+HELPS_ITSELF = ("serve", "bench", "python")
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": serve,
     "test": test,
@@ -178,4 +194,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "help": show_help,
     "--help": show_help,
     "-h": show_help,
+    "--version": show_version,
+    "version": show_version,
 }

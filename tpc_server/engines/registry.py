@@ -90,6 +90,12 @@ def _llama(given: Any, path: str, core_plan: Any, progress: Progress) -> Engine:
 
     settings = LlamaSettings(
         max_running_requests=given.max_running_requests,
+        max_queued_requests=given.max_queued_requests,
+        kv_tokens=given.kv_tokens,
+        prefill_tokens=given.prefill_tokens,
+        prefill_tokens_busy=given.prefill_tokens_busy,
+        prefix_cache=not given.no_prefix_cache,
+        stream_interval=given.stream_interval,
         context_len=given.context_length,
         weight_version=given.weight_version,
         cpus=core_plan.scheduler_cpus or None,
@@ -104,8 +110,8 @@ def _llama(given: Any, path: str, core_plan: Any, progress: Progress) -> Engine:
     except (EngineError, TokenizerError) as error:
         raise EngineProblem(str(error)) from None
     return Engine(
-        "llama", made, path, made.model_name, path, made.context_len, made.vocab_size, None, False,
-        f"{made.context_len} tokens of context", "llama",
+        "llama", made, path, made.model_name, path, made.context_len, made.vocab_size,
+        made.stats()["kv_budget_tokens"], False, f"{made.context_len} tokens of context", "llama",
     )  # fmt: skip
 
 
