@@ -58,6 +58,7 @@ class StageSet:
         if "detok" in mine:
             self.detok = DetokStage(setup, counters, self._writer_of)
             self.detok.ready_hook = self._warm
+            self.detok.health_hook = self._probed
             self._inboxes["detok"] = self.detok.inbox
         if "tokenize" in mine:
             self.tokenize = TokenizeStage(index, setup, counters, outbox, to_scheduler, aborts)
@@ -159,6 +160,9 @@ class StageSet:
             self._words[mesh.FAILED] = 1
             self._setup.log("error", "the warm-up request was not answered", core=self.index)
         self._setup.wake_main()
+
+    def _probed(self, well: bool) -> None:
+        self._words[mesh.SILENT] = 0 if well else 1
 
     def drain(self) -> None:
         """No new connections; the others close at their next answer."""

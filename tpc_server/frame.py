@@ -16,6 +16,7 @@ Message = tuple[Any, ...]
 T_JOB: Final = 1  # (kind, detok core, jobs): see `stages.tokenize`
 T_ABORT: Final = 2  # (kind, wire rid)
 T_CONTROL: Final = 3  # (kind, wire rid, header bytes)
+T_TEXTS: Final = 4  # (kind, detok core, wire rid, whether to encode, items, is a list, special)
 # to detok
 D_OPEN: Final = 10  # (kind, …): see `DetokStage._open`
 D_ENCODED: Final = 11  # (kind, wire rid, number of prompt ids, ids|None, last ids, own core)
@@ -25,6 +26,7 @@ D_GONE: Final = 14  # (kind, connection key)
 D_FLOW: Final = 15  # (kind, connection key, blocked)
 D_PROBE: Final = 16  # (kind, connection key): find out whether a half-closed peer is there
 D_CHECK: Final = 17  # (kind, connection key): I_ALIVE if its request is still here
+D_RESULT: Final = 18  # (kind, wire rid, status, JSON): the answer to a call of the tokenizer
 # to egress
 E_ATTACH: Final = 20  # (kind, connection key, fd)
 E_WRITE: Final = 21  # (kind, connection key, data, END_* flags)
@@ -44,9 +46,9 @@ END_KEEP: Final = 1  # answer complete, connection stays
 END_CLOSE: Final = 2  # answer complete, close after it
 
 STAGE_OF_KIND: Final = {
-    **dict.fromkeys((T_JOB, T_ABORT, T_CONTROL), "tokenize"),
+    **dict.fromkeys((T_JOB, T_ABORT, T_CONTROL, T_TEXTS), "tokenize"),
     **dict.fromkeys(
-        (D_OPEN, D_ENCODED, D_FAIL, D_ABORT, D_GONE, D_FLOW, D_PROBE, D_CHECK), "detok"
+        (D_OPEN, D_ENCODED, D_FAIL, D_ABORT, D_GONE, D_FLOW, D_PROBE, D_CHECK, D_RESULT), "detok"
     ),
     **dict.fromkeys((E_ATTACH, E_WRITE, E_CLOSE, E_DROP), "egress"),
     **dict.fromkeys((I_ANSWERED, I_BROKEN, I_DETACHED, I_HANDOVER, I_ALIVE), "ingress"),

@@ -50,6 +50,7 @@ Lane = tuple[int, int, int]  # from, to, DATA or ABORTS
 READY: Final = 0  # a warm-up answer is in
 STOPPED: Final = 1  # the server is shutting down: pushes return False
 FAILED: Final = 2  # cores died too often, or the warm-up request was not answered
+SILENT: Final = 3  # the last health probe was not answered
 
 
 class Mesh:

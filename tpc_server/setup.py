@@ -43,6 +43,8 @@ class CoreSetup:
         self.needs_context = table is None or bool(table.first) or bool(table.strip_count)
         sizes = [model.vocab_size, tokenizer.vocab_size if tokenizer is not None else 0]
         self.vocab_size = max(sizes)
+        length = tokenizer.model_max_length if tokenizer is not None else None
+        self.max_model_len = length if length is not None else model.context_len
         self.limits = limits_of(args, options, model.vocab_size or self.vocab_size)
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes
@@ -79,6 +81,14 @@ class CoreSetup:
                     states.append(allowed_state(reply.get("internal_state")))
             counters = core_counters(self._words, self._link)
             return 200, self.info.server_body(counters, states), http.JSON
+        if name == "flush_cache":
+            if payload is None:
+                return 503, b"The scheduler did not answer in time.\n", http.TEXT
+            reply = codec.unpack(payload)
+            if reply.get("success"):
+                return 200, b"Cache flushed.\n", http.TEXT
+            text = str(reply.get("message") or "Flush cache failed.\n")
+            return 400, text.encode("utf-8", "replace"), http.TEXT
         return 500, native.error_body(f"unknown control request {name}", 500), http.JSON
 
 

@@ -344,8 +344,6 @@ WITHOUT_PAIR: dict[str, str] = {
     "comp_stream": "route of later work; its frames are played to the same engine request",
     "badmodel": "route of later work; its frames are played to the same engine request",
     "nomsgs": "route of later work; it reached no scheduler",
-    "tok": "route of later work; it reached no scheduler",
-    "detok": "route of later work; it reached no scheduler",
     "aborted_run0": "Python's was recorded cut off, some of its frames not at all: the text is"
     " compared with the frames that were",
     "aborted_run1": "as aborted_run0",
@@ -357,7 +355,6 @@ WITHOUT_PAIR: dict[str, str] = {
 MESSAGES_WITHOUT_PAIR: dict[str, str] = {
     "TokenizedGenerateReqInput of the warm-up": "the server's own request: nobody gets an answer",
     "GetInternalStateReq": "the scheduler's answer was not recorded",
-    "FlushCacheReqInput (2)": "route of later work; the control answers are pushed to a rid nobody"
-    " has",
+    "FlushCacheReqInput (2)": "the client's answers were not recorded; ours are 200",
     "CheckWeightsReqInput": "route of later work; the control answer is pushed to a rid nobody has",
 }

@@ -80,6 +80,9 @@ TWINS: dict[str, dict[str, Any]] = {
     "badmodel": _twin({"text": "Hello"}, {"max_new_tokens": 3}),
 }  # fmt: skip
 
+# Their messages were recorded, their answers not.
+FLUSHES = ("/flush_cache", "/flush_cache?timeout=1")
+
 # Requests whose answers were recorded without the request itself.
 ABORTED: dict[str, dict[str, Any]] = {
     f"aborted_{rid}": {"text": "Hello world", "rid": rid, "sampling_params": _LONG}
@@ -133,6 +136,7 @@ def exchanges() -> list[Exchange]:
     )
     made.append(Exchange("/health", "GET", "/health"))
     made.append(Exchange("/server_info", "GET", "/server_info"))
+    made += [Exchange(path, path=path) for path in FLUSHES]
     for exchange in made:
         if exchange.name in ("batch", "comp", "comp_n"):
             exchange.messages = 2
@@ -141,7 +145,6 @@ def exchanges() -> list[Exchange]:
 
 # Recorded messages that no route of ours sends yet: tag -> routes.
 LATER_MESSAGES = {
-    "FlushCacheReqInput": "/flush_cache",
     "CheckWeightsReqInput": "/weights_checker",
 }
 
@@ -207,9 +210,10 @@ class Playback:
         if recorded["kind"] == "health_ack":
             assert self.server.push_health_ack() is True
         elif recorded["kind"] == "control":
-            # Its request is one no route of ours sends: the rid is nobody's.
+            # Where no route of ours sends its request the rid is nobody's.
+            rid = self.wire.get(recorded["rid"], recorded["rid"])
             payload = bytes.fromhex(recorded["hex"])
-            assert self.server.push_control_result(recorded["rid"], payload) is True
+            assert self.server.push_control_result(rid, payload) is True
         else:
             columns = list(recorded["decoded"])
             assert msgpack.packb(columns) == bytes.fromhex(recorded["hex"])

@@ -8,7 +8,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["BadRequest", "bad_value", "invalid_type", "native_error_body", "unknown_field"]
+__all__ = [
+    "BadRequest",
+    "bad_value",
+    "invalid_type",
+    "native_error_body",
+    "openai_error_body",
+    "unknown_field",
+]
 
 
 class BadRequest(Exception):
@@ -28,6 +35,17 @@ def native_error_body(message: str, status: int = 400) -> bytes:
     """
     return json.dumps(
         {"error": {"message": message, "code": status}},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    ).encode()
+
+
+def openai_error_body(
+    message: str, status: int = 400, kind: str = "BadRequestError", param: str | None = None
+) -> bytes:
+    """Error body of the OpenAI routes, in the flat shape of SGLang's Python frontend."""
+    return json.dumps(
+        {"object": "error", "message": message, "type": kind, "param": param, "code": status},
         ensure_ascii=False,
         separators=(",", ":"),
     ).encode()

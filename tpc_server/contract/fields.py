@@ -25,6 +25,9 @@ IDS_LIST: Final = 8  # a list of token ids or a list of such lists
 LABELS: Final = 9  # an object of strings
 HINTS: Final = 10
 CORE: Final = 11  # text, input_ids, rid, stream, sampling_params: decoded by hand
+OBJECT: Final = 12
+OBJECTS: Final = 13  # a list of objects
+ANY: Final = 14
 
 
 class RequestField(NamedTuple):

@@ -115,12 +115,13 @@ def check_lengths(n_prompt: int, wire: list[Any], limits: Limits) -> int:
     return keep
 
 
-def check_ids(ids: list[int], limits: Limits, name: str = "input_ids") -> None:
+def check_ids(ids: list[int], limits: Limits, name: str = "input_ids", vocab_size: int = 0) -> None:
     """Refuse token ids outside the vocabulary. An engine would index past its embedding."""
-    if ids and (max(ids) >= limits.vocab_size or min(ids) < 0):
+    size = vocab_size or limits.vocab_size
+    if ids and (max(ids) >= size or min(ids) < 0):
         for token in ids:
-            if not 0 <= token < limits.vocab_size:
+            if not 0 <= token < size:
                 raise BadRequest(
                     f"{name} contains out-of-vocabulary token id {token};"
-                    f" valid range is [0, {limits.vocab_size})"
+                    f" valid range is [0, {size})"
                 )

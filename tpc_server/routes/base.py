@@ -86,17 +86,19 @@ class Handlers:
         return f"{self._prefix}{self._serial:024x}"
 
     def _control(
-        self, conn: Connection, request: HttpRequest, close: bool, name: str, tag: str
-    ) -> None:
+        self, conn: Connection, request: HttpRequest, close: bool, name: str, tag: str,
+        timeout_ns: int = _CONTROL_TIMEOUT_NS, **fields: Any,
+    ) -> None:  # fmt: skip
         """Ask the scheduler something; the detok stage renders its answer as `name` says."""
         now = time.monotonic_ns()
         rid = self._own_rid()
         self._open(
             conn.key, records.CONTROL, False, False, request.http11, close,
-            request.method == b"HEAD", b"", name, now, now + _CONTROL_TIMEOUT_NS,
+            request.method == b"HEAD", b"", name, now, now + timeout_ns,
             [(rid, rid, PROBE_PLAN, None)],
         )  # fmt: skip
-        self._tok_port.send((frame.T_CONTROL, rid, messages.pack_control(self._pack, tag, rid)))
+        header = messages.pack_control(self._pack, tag, rid, **fields)
+        self._tok_port.send((frame.T_CONTROL, rid, header))
 
     def _open(
         self, key: int, api: int, is_stream: bool, is_batch: bool, chunked: bool, close: bool,

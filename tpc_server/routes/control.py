@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
 
 from .. import frame
 from ..contract.abort import decode_abort
+from ..contract.errors import BadRequest
 from ..http1 import HttpRequest
 from .base import Handlers
 
@@ -13,8 +16,11 @@ if TYPE_CHECKING:
     from ..stages.connections import Connection
 
 
+_NS: Final = 1_000_000_000
+
+
 class ControlHandlers(Handlers):
-    """Aborts."""
+    """Aborts, and emptying the cache."""
 
     def abort(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /abort_request: on whichever core the request is."""
@@ -23,3 +29,25 @@ class ControlHandlers(Handlers):
             for port in self._detok_ports:
                 port.send((frame.D_ABORT, rid))
         self._text(conn, request, close, 200, b"")
+
+    def flush_cache(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET, POST /flush_cache: waits up to `timeout` seconds for running requests."""
+        timeout = _timeout(request.query)
+        self._control(
+            conn, request, close, "flush_cache", "FlushCacheReqInput",
+            int(timeout * _NS) + self.setup.health_timeout_ns, timeout_s=timeout,
+        )  # fmt: skip
+
+
+def _timeout(query: bytes) -> float:
+    """The query's `timeout` in seconds, 0 without one."""
+    given = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("timeout")
+    if given is None:
+        return 0.0
+    try:
+        seconds = float(given[-1])
+    except ValueError:
+        seconds = -1.0
+    if not (isfinite(seconds) and seconds >= 0):
+        raise BadRequest(f"timeout must be a number of seconds from 0 up, got {given[-1]!r}")
+    return seconds

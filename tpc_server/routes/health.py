@@ -45,6 +45,16 @@ class HealthHandlers(Handlers):
         )  # fmt: skip
         self._send_probe(rid, [0], 1)
 
+    def ready(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /ready, /ping: whether requests will be served, without asking the scheduler."""
+        words = self._words
+        fit = words[mesh.READY] and not words[mesh.SILENT] and not self._stage.draining
+        self._text(conn, request, close, 200 if fit else 503, b"")
+
+    def live(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /live: this core answers."""
+        self._text(conn, request, close, 200, b"")
+
     def warm_up(self) -> None:
         """One request of the server's own; the server is ready when its answer is in."""
         self.warming = True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import info, mesh
 from ..http1 import HttpRequest
-from ..render import native
+from ..render import http, native
 from .base import Handlers
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ class InfoHandlers(Handlers):
         super().__init__(core, setup, counters, link, words, generation)
         self._model_body = native.to_json(setup.info.model)
         self._models_body = native.to_json(setup.info.models)
+        self._card_body = native.to_json(setup.info.models["data"][0])
+        server = setup.info.server
+        self._version_body = native.to_json(
+            {"version": server["version"], "frontend_version": server["frontend_version"]}
+        )
 
     def model_info(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /model_info."""
@@ -31,6 +36,30 @@ class InfoHandlers(Handlers):
     def models(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /v1/models."""
         self._json(conn, request, close, self._models_body)
+
+    def model(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /v1/models/{id}; an id may hold slashes."""
+        name = request.path.removeprefix(b"/v1/models/").decode("utf-8", "replace")
+        if name == self.setup.info.served:
+            self._json(conn, request, close, self._card_body)
+            return
+        error = {
+            "message": f"The model '{name}' does not exist", "type": "invalid_request_error",
+            "param": "model", "code": "model_not_found",
+        }  # fmt: skip
+        self.counters.errors += 1
+        self._stage.answer(
+            conn, 404, native.to_json({"error": error}), http.JSON, close,
+            request.method == b"HEAD",
+        )  # fmt: skip
+
+    def root(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /: what SGLang says here; clients look for it."""
+        self._json(conn, request, close, b'"SGLang is running"')
+
+    def version(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /version."""
+        self._json(conn, request, close, self._version_body)
 
     def server_info(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /server_info: static facts, live counters, the scheduler's internal state."""

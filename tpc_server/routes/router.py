@@ -17,13 +17,14 @@ from .generate import GenerateHandlers
 from .health import HealthHandlers
 from .info import InfoHandlers
 from .table import ROUTES, Route
+from .texts import TextHandlers
 
 if TYPE_CHECKING:
     from ..counters import Counters
     from ..stages.connections import Connection
 
 
-class Router(GenerateHandlers, ControlHandlers, HealthHandlers, InfoHandlers):
+class Router(GenerateHandlers, ControlHandlers, TextHandlers, HealthHandlers, InfoHandlers):
     """Handlers of one ingress core, by method and path."""
 
     def __init__(

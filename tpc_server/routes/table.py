@@ -48,11 +48,30 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/abort_request", ("POST",), "abort", ADMIN_OPTIONAL,
         "End running requests by their ids, or all of them", "AbortRequest",
     ),
+    Route(
+        "/flush_cache", ("GET", "POST"), "flush_cache", ADMIN_OPTIONAL,
+        "Empty the scheduler's prefix cache; refused while requests run",
+        query=(Query("timeout", "number", "seconds to wait for running requests to end"),),
+    ),
+    Route(
+        "/tokenize", ("POST",), "tokenize", KEY, "The token ids of texts", "TokenizeRequest"
+    ),
+    Route("/v1/tokenize", ("POST",), "tokenize", KEY, "As /tokenize", "TokenizeRequest"),
+    Route(
+        "/detokenize", ("POST",), "detokenize", KEY, "The texts of token ids", "DetokenizeRequest"
+    ),
+    Route("/v1/detokenize", ("POST",), "detokenize", KEY, "As /detokenize", "DetokenizeRequest"),
     Route("/health", ("GET",), "health", OPEN, "200 once the scheduler answers"),
     Route("/health_generate", ("GET",), "health_generate", OPEN, "As /health, always by a probe"),
+    Route("/ready", ("GET",), "ready", OPEN, "200 while new requests are served"),
+    Route("/ping", ("GET",), "ready", KEY, "As /ready"),
+    Route("/live", ("GET",), "live", OPEN, "200 while the process answers"),
+    Route("/", ("GET",), "root", KEY, "That the server runs"),
+    Route("/version", ("GET",), "version", KEY, "Versions of engine and frontend"),
     Route("/model_info", ("GET",), "model_info", KEY, "What the model is"),
     Route("/get_model_info", ("GET",), "model_info", KEY, "Older name of /model_info"),
     Route("/server_info", ("GET",), "server_info", KEY, "Arguments, counters, scheduler state"),
     Route("/get_server_info", ("GET",), "server_info", KEY, "Older name of /server_info"),
     Route("/v1/models", ("GET",), "models", KEY, "The models served"),
+    Route("/v1/models/{model}", ("GET",), "model", KEY, "One model served"),
 )  # fmt: skip

@@ -38,6 +38,7 @@ class DetokStage(StepLoop):
         self.held_up: set[RemoteWriter] = set()  # writers whose core lags behind
         self.probes: list[Group] = []  # health probes and control requests with a deadline
         self.ready_hook: Any = None  # called once the warm-up answer is in
+        self.health_hook: Any = lambda well: None  # what a health probe found
         self.refusal = ""  # once the server stops: what every new request is told
         self._ingress: dict[int, Port] = {}
         self._writer_of = writer_of
@@ -166,6 +167,8 @@ class DetokStage(StepLoop):
         elif kind == frame.D_CHECK:
             if message[1] in self.groups:
                 self._ingress[message[1] >> 40].send((frame.I_ALIVE, message[1]))
+        elif kind == frame.D_RESULT:
+            self._on_result(*message[1:])
         elif kind == frame.D_FLOW:
             group = self.groups.get(message[1])
             if group is not None:
@@ -258,6 +261,16 @@ class DetokStage(StepLoop):
                 answer = (500, native.error_body(message, 500), http.JSON)
             self._answer(group, *answer)
 
+    def _on_result(self, wire_rid: str, status: int, body: bytes) -> None:
+        """What a call of the tokenizer gave."""
+        stream = self.streams.get(wire_rid)
+        if stream is not None:
+            group = stream.group
+            self._forget_stream(stream, request.FINISH)
+            group.remaining = 0
+            self.counters.answers += 1
+            self._answer(group, status, body, http.JSON)
+
     def on_error(self, wire_rid: str, message: str) -> None:
         """The scheduler could not read a request."""
         stream = self.streams.get(wire_rid)
@@ -272,6 +285,7 @@ class DetokStage(StepLoop):
             if group.api == records.HEALTH:
                 self.probes.remove(group)
                 self._abort_streams(group)
+                self.health_hook(True)
                 self._answer(group, 200, b"", http.TEXT)
 
     def _probe_failed(self, group: Group) -> None:
@@ -283,6 +297,7 @@ class DetokStage(StepLoop):
         elif group.api == records.CONTROL:
             self._answer(group, *self.setup.render_control(group.name, None))
         else:
+            self.health_hook(False)
             self._answer(group, 503, b"", http.TEXT)
 
     # -- ends ------------------------------------------------------------------------
@@ -299,6 +314,7 @@ class DetokStage(StepLoop):
             self.ready_hook(True)
             self._close(group)
         elif group.api == records.HEALTH:
+            self.health_hook(True)
             self._answer(group, 200, b"", http.TEXT)
         elif group.is_stream:
             self.end_stream(group)

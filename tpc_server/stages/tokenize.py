@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
 from ..boundary import codec, messages, wire
-from ..contract.errors import BadRequest
+from ..contract.errors import BadRequest, openai_error_body
 from ..contract.limits import check_lengths
 from ..text.encode import LONG_TEXT_CHARS, EncodeHelper, Encoder
 from ..text.stops import count_stop_tokens
 from ..text.windowed import CONTEXT_IDS
+from . import texts
 from .base import Outbox, Port
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class TokenizeStage:
         # Jobs of this stage that the scheduler does not have yet, by wire rid.
         self._waiting: dict[str, tuple[int, tuple[Any, ...]]] = {}
         self._cancelled: set[str] = set()
+        self._calls: dict[str, int] = {}  # detok core, by wire rid, of what the helper does
         self.helper_hook: Any = None  # registers the helper's descriptor with the reactor
 
     def connect(self, detok: dict[int, Port]) -> None:
@@ -89,6 +91,8 @@ class TokenizeStage:
                 self._abort(message[1])
             elif kind == frame.T_CONTROL:
                 self._control(message[1], message[2])
+            elif kind == frame.T_TEXTS:
+                self._texts(*message[1:])
         done += self._post_ready()
         jobs = self._jobs
         for _ in range(min(_SLICE, len(jobs))):
@@ -112,7 +116,7 @@ class TokenizeStage:
     @property
     def busy(self) -> bool:
         """Whether requests are on their way to the scheduler."""
-        return bool(self._waiting or self.inbox)
+        return bool(self._waiting or self.inbox or self._calls)
 
     # -- jobs ------------------------------------------------------------------------
 
@@ -138,20 +142,28 @@ class TokenizeStage:
 
     def _hand_over(self, core: int, job: tuple[Any, ...]) -> bool:
         """To the helper; False when there can be none now (no descriptors, no threads)."""
-        if self._helper is None:
-            assert self._encoder is not None
-            try:
-                self._helper = EncodeHelper(self._encoder)
-            except (OSError, RuntimeError):
-                return False
-            self.helper_hook(self._helper.fileno(), self)
-        self._helper.submit((core, job), job[1])
+        helper = self._helper or self._make_helper()
+        if helper is None:
+            return False
+        helper.submit((core, job), job[1])
         return True
+
+    def _make_helper(self) -> EncodeHelper | None:
+        assert self._encoder is not None
+        try:
+            self._helper = EncodeHelper(self._encoder)
+        except (OSError, RuntimeError):
+            return None
+        self.helper_hook(self._helper.fileno(), self)
+        return self._helper
 
     def on_events(self, fd: int, mask: int) -> None:
         """The helper has results."""
         assert self._helper is not None
         for (core, job), ids, error in self._helper.results():
+            if type(job) is str:
+                self._answer_call(core, job, ids, error)
+                continue
             rid = job[0]
             self.counters.encoded += 1
             if rid in self._cancelled:
@@ -231,6 +243,37 @@ class TokenizeStage:
         self._waiting.pop(rid, None)
         self._detok[core].send((frame.D_FAIL, rid, 0, QUEUE_ABORT))
 
+    # -- calls of the tokenizer ------------------------------------------------------
+
+    def _texts(
+        self, core: int, rid: str, encode: bool, items: list[Any], is_list: bool, special: bool
+    ) -> None:
+        """/tokenize or /detokenize; what takes long is done by the helper."""
+        encoder = self._encoder
+        if encoder is None:
+            error = openai_error_body("this server has no tokenizer", 400)
+            self._detok[core].send((frame.D_RESULT, rid, 400, error))
+            return
+        work = (encoder, encode, items, is_list, special, self.setup.max_model_len)
+        if texts.is_long(items, encode):
+            helper = self._helper or self._make_helper()
+            if helper is not None:
+                self._calls[rid] = core
+                helper.run((core, rid), texts.answer, *work)
+                return
+        try:
+            self._answer_call(core, rid, texts.answer(*work), None)
+        except Exception as error:
+            self._answer_call(core, rid, b"", error)
+
+    def _answer_call(self, core: int, rid: str, body: bytes, error: Exception | None) -> None:
+        self._calls.pop(rid, None)
+        status = 200
+        if error is not None:
+            status = 400
+            body = openai_error_body(f"the tokenizer refused it: {error}", status)
+        self._detok[core].send((frame.D_RESULT, rid, status, body))
+
     # -- aborts and control ----------------------------------------------------------
 
     def _abort(self, rid: str) -> None:
@@ -253,6 +296,8 @@ class TokenizeStage:
         """A dying core: every job that was not sent fails."""
         for core, job in list(self._waiting.values()):
             self._detok[core].send((frame.D_FAIL, job[0], 503, message))
+        for rid, at in self._calls.items():
+            self._detok[at].send((frame.D_FAIL, rid, 503, message))
         self._waiting.clear()
         self._jobs.clear()
 

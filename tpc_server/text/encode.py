@@ -16,7 +16,7 @@ import os
 import threading
 from array import array
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ _JOIN_S: Final = 5.0
 
 #: (what was handed to ``submit``, ids as int64 little-endian bytes, the error if there was one)
 Result = tuple[Any, bytes, Exception | None]
+_Job = tuple[Any, Callable[..., bytes], tuple[Any, ...]]
 
 
 class Encoder:
@@ -71,15 +72,16 @@ class EncodeHelper:
     to the core; ``encoder`` is only read.
     """
 
-    __slots__ = ("_done", "_jobs", "_thread", "_wake")
+    __slots__ = ("_done", "_encode", "_jobs", "_thread", "_wake")
 
     def __init__(self, encoder: Encoder) -> None:
-        self._jobs: SimpleQueue[tuple[Any, str] | None] = SimpleQueue()
+        self._encode = encoder.encode_bytes
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: deque[Result] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(
             target=_serve,
-            args=(encoder, self._jobs, self._done, self._wake),
+            args=(self._jobs, self._done, self._wake),
             name="tpc-encode",
             daemon=True,
         )
@@ -91,7 +93,11 @@ class EncodeHelper:
 
     def submit(self, tag: Hashable, text: str) -> None:
         """Queue one text; ``tag`` comes back with its ids."""
-        self._jobs.put((tag, text))
+        self._jobs.put((tag, self._encode, (text,)))
+
+    def run(self, tag: Hashable, work: Callable[..., bytes], *args: Any) -> None:
+        """Queue a call of any function; ``tag`` comes back with what it gives."""
+        self._jobs.put((tag, work, args))
 
     def results(self) -> list[Result]:
         """All results that wait."""
@@ -118,12 +124,7 @@ class EncodeHelper:
             os.close(self._wake)
 
 
-def _serve(
-    encoder: Encoder,
-    jobs: SimpleQueue[tuple[Any, str] | None],
-    done: deque[Result],
-    wake: int,
-) -> None:
+def _serve(jobs: SimpleQueue[_Job | None], done: deque[Result], wake: int) -> None:
     """The helper thread's whole life."""
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _HELPER_NICE)
@@ -133,12 +134,12 @@ def _serve(
         job = jobs.get()
         if job is None:
             return
-        tag, text = job
+        tag, work, args = job
         job = None  # the text is let go as soon as it is encoded
         try:
-            result: Result = (tag, encoder.encode_bytes(text), None)
+            result: Result = (tag, work(*args), None)
         except Exception as error:
             result = (tag, b"", error)
-        del text
+        del args
         done.append(result)
         os.eventfd_write(wake, 1)

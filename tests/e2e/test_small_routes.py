@@ -1,0 +1,238 @@
+"""The small routes: models, health family, flush, tokenize and detokenize."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from tests.e2e.test_lifecycle import until
+from tests.e2e.test_placements import placed
+from tests.http_client import Client, call
+
+pytestmark = pytest.mark.timeout(60)
+FLUSHED = {"rid": None, "http_worker_ipc": None, "success": True, "message": ""}
+
+
+@pytest.fixture(params=["1", "ingress=0 tokenize=1 detok=2 egress=3"])
+def cores(request):
+    """All stages on one core, and each on its own."""
+    return {"plan": placed(request.param.split()), "health_timeout_s": 0.3}
+
+
+def test_facts(start):
+    run = start(served_model_name="org/tiny 1")
+    with Client(run.address) as client:
+        card = client.call("GET", "/v1/models").json()["data"][0]
+        for path in ("/v1/models/org/tiny%201", "/v1/models/org%2Ftiny%201", "/v1/%6dodels"):
+            answer = client.call("GET", path)
+            assert answer.status == 200
+            found = answer.json()
+            assert found == card or found["data"] == [card]
+        answer = client.call("GET", "/v1/models/org")
+        assert answer.status == 404
+        assert answer.json() == {
+            "error": {
+                "message": "The model 'org' does not exist", "type": "invalid_request_error",
+                "param": "model", "code": "model_not_found",
+            }
+        }  # fmt: skip
+        assert client.call("POST", "/v1/models/org", {}).status == 405
+        assert client.call("GET", "/v1/models/").status == 404
+        assert client.call("GET", "/").json() == "SGLang is running"
+        assert client.call("HEAD", "/").status == 200
+        assert set(client.call("GET", "/version").json()) == {"version", "frontend_version"}
+        same = client.call("GET", "/model_info").body
+        assert client.call("GET", "/get_model_info").body == same
+        assert client.call("GET", "/get_server_info").json()["served_model_name"] == "org/tiny 1"
+        for path in ("/update_weights_from_disk", "/load_lora_adapter", "/open_session"):
+            assert client.call("POST", path, {}).status == 404
+
+
+def test_health_family(start):
+    run = start(options={"health_timeout_s": 0.3})
+    for path in ("/ready", "/ping", "/live", "/health", "/health_generate"):
+        assert call(run.address, "GET", path).status == 200, path
+    run.scheduler.silent = True
+    for path in ("/health", "/health_generate"):
+        assert call(run.address, "GET", path).status == 503, path
+    for path, status in (("/ready", 503), ("/ping", 503), ("/live", 200)):
+        answer = call(run.address, "GET", path)
+        assert (answer.status, answer.body) == (status, b""), path
+    run.scheduler.silent = False
+    assert call(run.address, "GET", "/health").status == 200
+    assert call(run.address, "GET", "/ready").status == 200
+
+
+def test_not_ready_before_the_warm_up_and_while_draining(start):
+    run = start(skip_server_warmup=False, manual=True)
+    for path in ("/ready", "/ping", "/health", "/health_generate"):
+        assert call(run.address, "GET", path).status == 503, path
+    assert call(run.address, "GET", "/live").status == 200
+    run.scheduler.step(100)
+    until(run, lambda: run.server.ready)
+    assert call(run.address, "GET", "/ready").status == 200
+    with Client(run.address) as busy, Client(run.address) as client:
+        run.scheduler.step(-run.scheduler._steps)
+        busy.request("POST", "/generate", {"text": "ab", "sampling_params": {"max_new_tokens": 2}})
+        run.scheduler.wait_for(lambda s: s.live)
+        client.send(b"GET /ready HTTP/1.1\r\nHost: x\r\n")  # its head is not whole yet
+        until(run, lambda: run.total("connections") == 2)
+        run.server.start_drain()
+        until(run, lambda: _refused(run.address))
+        client.send(b"\r\n")
+        assert client.answer().status == 503
+        run.scheduler.step(2)
+        assert busy.answer().status == 200
+
+
+def _refused(address):
+    try:
+        with Client(address, 1.0):
+            return False
+    except OSError:
+        return True
+
+
+def test_flush_cache(start, cores):
+    run = start(options=cores)
+    run.scheduler.control["FlushCacheReqInput"] = FLUSHED
+    with Client(run.address) as client:
+        for method, path, seconds in (
+            ("GET", "/flush_cache", 0.0), ("POST", "/flush_cache", 0.0),
+            ("POST", "/flush_cache?timeout=1.5&x=2", 1.5),
+        ):  # fmt: skip
+            answer = client.call(method, path)
+            assert answer.status == 200 and answer.body.startswith(b"Cache flushed.")
+            assert answer.headers["content-type"].startswith("text/plain")
+            tag, rid, worker, timeout = run.scheduler.received[-1]
+            assert (tag, worker, timeout) == ("FlushCacheReqInput", None, seconds)
+            assert len(rid) == 32
+        for bad in ("-1", "soon", "nan", "inf", ""):
+            answer = client.call("GET", f"/flush_cache?timeout={bad}")
+            assert answer.status == 400 and "timeout" in answer.json()["error"]["message"]
+        run.scheduler.control["FlushCacheReqInput"] = {**FLUSHED, "success": False}
+        answer = client.call("POST", "/flush_cache")
+        assert (answer.status, answer.body) == (400, b"Flush cache failed.\n")
+        run.scheduler.control["FlushCacheReqInput"] = {"success": False, "message": "busy: é"}
+        answer = client.call("POST", "/flush_cache")
+        assert (answer.status, answer.body) == (400, "busy: é".encode())
+        run.scheduler.control["FlushCacheReqInput"] = 5
+        assert client.call("POST", "/flush_cache").status == 500
+        del run.scheduler.control["FlushCacheReqInput"]
+        assert client.call("POST", "/flush_cache?timeout=0.1").status == 503
+
+
+def test_tokenize(start, cores):
+    run = start(options=cores)
+    with Client(run.address) as client:
+        for path in ("/tokenize", "/v1/tokenize"):
+            answer = client.call("POST", path, {"model": "any", "prompt": "héy"})
+            expected = {"tokens": list("héy".encode()), "count": 4, "max_model_len": 4096}
+            assert answer.status == 200 and answer.json() == expected
+        for prompts in (["ab", "", "c"], ["x"], [], ["y" * 3] * 1000, ["ab", "z" * 20000]):
+            found = client.call("POST", "/tokenize", {"prompt": prompts}).json()
+            assert found["tokens"] == [list(p.encode()) for p in prompts]
+            assert found["count"] == [len(p) for p in prompts]
+        found = client.call("POST", "/tokenize", {"prompt": "", "add_special_tokens": False})
+        assert found.json()["tokens"] == [] and found.json()["count"] == 0
+        long = "long text " * 20000
+        found = client.call("POST", "/tokenize", {"prompt": long}).json()
+        assert bytes(found["tokens"]).decode() == long
+        assert client.call("POST", "/generate", {"text": "ab"}).status == 200
+
+
+def test_detokenize(start, cores):
+    run = start(options=cores)
+    ids = list("héy".encode())
+    with Client(run.address) as client:
+        for path in ("/detokenize", "/v1/detokenize"):
+            answer = client.call("POST", path, {"model": "any", "tokens": ids})
+            assert (answer.status, answer.json()) == (200, {"text": "héy"})
+        for tokens in ([ids, [], [65]], [[]], [[66] * 9000, [67]], [[68]] * 500):
+            texts = client.call("POST", "/detokenize", {"tokens": tokens}).json()["text"]
+            assert texts == [bytes(t).decode() for t in tokens]
+        assert client.call("POST", "/detokenize", {"tokens": []}).json() == {"text": ""}
+        assert client.call("POST", "/detokenize", {"tokens": [195]}).json() == {"text": "\ufffd"}
+
+
+SPECIAL = [72, 256, 73]
+
+
+def test_special_tokens(start):
+    run = start()
+    with Client(run.address) as client:
+        shown = client.call(
+            "POST", "/detokenize", {"tokens": SPECIAL, "skip_special_tokens": False}
+        ).json()["text"]
+        hidden = client.call("POST", "/detokenize", {"tokens": SPECIAL}).json()["text"]
+        assert hidden == "HI" and shown.startswith("H") and len(shown) > 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        ("/tokenize", {}, "Exactly one of 'prompt' or 'messages' must be provided."),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": ["a", 5]}, "prompt[1]"),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": None}, "add_special_tokens"),
+        ("/tokenize", {"prompt": "a", "model": 5}, "model"),
+        ("/tokenize", {"prompt": "a", "tools": [{}]}, "tools needs messages"),
+        ("/tokenize", {"prompt": ["a"] * 4097}, "4096"),
+        ("/detokenize", {}, "missing field `tokens`"),
+        ("/detokenize", {"tokens": None}, "tokens"),
+        ("/detokenize", {"tokens": "ab"}, "tokens"),
+        ("/detokenize", {"tokens": [1.0]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [True]}, "tokens"),
+        ("/detokenize", {"tokens": [1, [2]]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [[1], 2]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [-1]}, "out-of-vocabulary token id -1"),
+        ("/detokenize", {"tokens": [[5], [100000]]}, "tokens[1] contains out-of-vocabulary"),
+        ("/detokenize", {"tokens": [10**30]}, "tokens"),
+        ("/detokenize", {"tokens": [1], "skip_special_tokens": 1}, "skip_special_tokens"),
+        ("/detokenize", b"[1]", "JSON object"),
+        ("/detokenize", b"", "empty"),
+        ("/tokenize", b'{"prompt":"a","extra":1e400}', "extra"),
+    ],
+)
+def test_refused_text_calls(start, path, body, text):
+    run = start()
+    answer = call(run.address, "POST", path, body)
+    error = answer.json()
+    assert answer.status == 400 and text in error["message"], error
+    assert list(error) == ["object", "message", "type", "param", "code"]
+    assert (error["object"], error["param"], error["code"]) == ("error", None, 400)
+
+
+def test_text_calls_without_a_tokenizer(start):
+    run = start(skip_tokenizer_init=True)
+    for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})):
+        answer = call(run.address, "POST", path, body)
+        assert answer.status == 400 and "no tokenizer" in answer.json()["message"]
+
+
+def test_clients_that_leave_a_text_call(start, cores):
+    """Nothing stays behind, and others are served."""
+    run = start(options=cores)
+    body = json.dumps({"prompt": ["some words " * 3000] * 20}).encode()
+    for leave in (Client.reset, Client.close):
+        clients = [Client(run.address) for _ in range(4)]
+        for client in clients:
+            client.request("POST", "/tokenize", body)
+        threads = [threading.Thread(target=leave, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert call(run.address, "POST", "/tokenize", {"prompt": "x"}).json()["count"] == 1
+    until(run, lambda: not run.total("inflight") and not run.total("live_requests"))
+
+
+def test_pipelined_text_calls_keep_their_order(start, cores):
+    run = start(options=cores)
+    with Client(run.address) as client:
+        sizes = (30000, 1, 9000, 2)
+        for size in sizes:
+            client.request("POST", "/tokenize", {"prompt": "a" * size})
+        assert [client.answer().json()["count"] for _ in sizes] == list(sizes)

@@ -1,0 +1,57 @@
+"""/tokenize and /detokenize: calls of the tokenize core. Owner: the core's thread."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from .. import frame
+from ..contract.errors import BadRequest, openai_error_body
+from ..contract.json_body import parse_object
+from ..contract.texts import TextsBody, decode_detokenize, decode_tokenize
+from ..http1 import HttpRequest
+from ..render import http
+from ..stages import stream as records
+from .base import PROBE_PLAN, Handlers
+
+if TYPE_CHECKING:
+    from ..stages.connections import Connection
+
+
+class TextHandlers(Handlers):
+    """The tokenizer as a service."""
+
+    def tokenize(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /tokenize."""
+        try:
+            wanted = decode_tokenize(parse_object(request.body), self.setup.limits)
+            self._call(conn, request, close, True, wanted)
+        except BadRequest as error:
+            self._flat_error(conn, close, error)
+
+    def detokenize(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /detokenize."""
+        try:
+            setup = self.setup
+            wanted = decode_detokenize(request.body, setup.limits, setup.vocab_size)
+            self._call(conn, request, close, False, wanted)
+        except BadRequest as error:
+            self._flat_error(conn, close, error)
+
+    def _call(
+        self, conn: Connection, request: HttpRequest, close: bool, encode: bool, wanted: TextsBody
+    ) -> None:
+        """To the tokenize stage, as a group without a scheduler's part."""
+        if self._tok_port.backlog > self._most_held:
+            raise BadRequest("the server is overloaded; try again later", 503)
+        rid = self._own_rid()
+        self._open(
+            conn.key, records.CONTROL, False, False, request.http11, close, False, b"", "",
+            time.monotonic_ns(), 0, [(rid, rid, PROBE_PLAN, None)],
+        )  # fmt: skip
+        self._tok_port.send((frame.T_TEXTS, self._detok_core, rid, encode, *wanted))
+
+    def _flat_error(self, conn: Connection, close: bool, error: BadRequest) -> None:
+        self.counters.errors += 1
+        body = openai_error_body(error.message, error.status)
+        self._stage.answer(conn, error.status, body, http.JSON, close)
