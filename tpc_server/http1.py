@@ -14,6 +14,10 @@ KEPT: Final = frozenset(
     (b"expect", b"content-length", b"content-encoding", b"content-type", b"authorization",
      b"x-request-id", b"x-body-compressed", b"upgrade")
 )  # fmt: skip
+# Of a head that is remembered: how long at most, how many, and what none of them has.
+_HEAD_BYTES: Final = 2048
+_MOST_HEADS: Final = 512
+_EARLY: Final = frozenset((b"expect", b"upgrade"))
 _INITIALS: Final = frozenset(b"".join([name[:1] + name[:1].upper() for name in KEPT]))
 
 
@@ -207,6 +211,44 @@ class RequestParser:
     def _refuse(self, status: int, message: str) -> None:
         self._refused = HttpError(status, message)
         raise self._refused
+
+
+class KnownHeads:
+    """Heads that came before, byte for byte, and what they meant. Owner: one core.
+
+    Clients repeat their head. A read that holds one of these and its whole body is that request
+    again with another body: the parser, between two requests, need not see it. Only heads of the
+    usual kind are kept: HTTP/1.1, staying open, nothing to be answered before the body.
+    """
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, tuple[int, bytes, bytes, bytes, dict[bytes, bytes]]] = {}
+
+    def find(self, data: bytes) -> HttpRequest | None:
+        """The request that is exactly `data`; None where the parser has to say."""
+        end = data.find(b"\r\n\r\n") + 4
+        known = self._heads.get(data[:end])
+        if known is None:
+            return None
+        body_bytes, method, path, query, headers = known
+        if len(data) != end + body_bytes:
+            return None
+        return HttpRequest(method, path, query, headers, data[end:], True, True)
+
+    def learn(self, data: bytes, request: HttpRequest) -> None:
+        """`data` was read between two requests, and the parser made just this one of it."""
+        end = data.find(b"\r\n\r\n") + 4
+        # A chunked body, or blank lines before the head, make the lengths differ.
+        usual = request.http11 and request.keep_alive and len(data) - end == len(request.body)
+        if not usual or end > _HEAD_BYTES or _EARLY & request.headers.keys():
+            return
+        if len(self._heads) >= _MOST_HEADS:
+            self._heads.clear()
+        self._heads[data[:end]] = (
+            len(request.body), request.method, request.path, request.query, request.headers,
+        )  # fmt: skip
 
 
 def _origin_form(target: bytes) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpc_server.http1 import HttpError, RequestParser
+from tpc_server.http1 import HttpError, KnownHeads, RequestParser
 
 RAW = (
     b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nX-Request-ID: 7\r\nContent-Length: 3\r\n\r\nabc"
@@ -100,3 +100,58 @@ def test_pipelined_requests_do_not_count_for_the_next_head():
     for at in range(0, len(raw), 190):
         parser.feed(raw[at : at + 190])
     assert len(parser.ready) == 50
+
+
+HEAD = b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
+
+
+def learned(data):
+    """Heads after one read between two requests."""
+    heads, parser = KnownHeads(), RequestParser(4096, 4096)
+    parser.feed(data)
+    heads.learn(data, parser.ready[0])
+    return heads
+
+
+def test_a_head_that_came_before_means_the_same_with_another_body():
+    heads = learned(HEAD + b"abc")
+    again = RequestParser(4096, 4096)
+    again.feed(HEAD + b"x\r\n")
+    assert shown(heads.find(HEAD + b"x\r\n")) == shown(again.ready[0])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD + b"ab", HEAD + b"abcd", HEAD + b"abc" + HEAD + b"abc", HEAD[:-2], b"\r\n" + HEAD,
+        HEAD.replace(b"x", b"y") + b"abc", HEAD.lower() + b"abc", b"abc", HEAD[5:] + b"abc",
+    ],
+)  # fmt: skip
+def test_anything_but_a_known_head_with_its_whole_body_is_the_parsers(data):
+    assert learned(HEAD + b"abc").find(data) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"abc",
+        HEAD.replace(b"1.1", b"1.0") + b"abc",
+        HEAD.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n") + b"abc",
+        HEAD.replace(b"Content-Length: 3", b"Transfer-Encoding: chunked") + b"1\r\na\r\n0\r\n\r\n",
+        HEAD.replace(b"Host: x", b"Host: " + b"x" * 2048) + b"abc",
+        b"\r\n\r\n" + HEAD + b"abc",
+    ],
+)
+def test_unusual_heads_are_not_remembered(data):
+    assert learned(data).find(data) is None
+
+
+def test_heads_are_bounded():
+    heads = KnownHeads()
+    for n in range(5000):
+        parser = RequestParser(4096, 4096)
+        data = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n
+        parser.feed(data)
+        heads.learn(data, parser.ready[0])
+    assert len(heads._heads) <= 512
+    assert heads.find(data).path == b"/4999"

@@ -378,10 +378,10 @@ class DetokStage(StepLoop):
         self.leave(stream)
 
     def _answer(self, group: Group, status: int, body: bytes, content_type: bytes) -> None:
-        group.writer.write(
-            http.answer(status, body, content_type, group.close, group.head_only, group.extra)
+        group.writer.answer(
+            http.answer(status, body, content_type, group.close, group.head_only, group.extra),
+            frame.END_CLOSE if group.close else frame.END_KEEP,
         )
-        group.writer.finish(frame.END_CLOSE if group.close else frame.END_KEEP)
         self._close(group)
 
     def _close(self, group: Group) -> None:

@@ -28,19 +28,19 @@ class ConnWriter:
     """Unsent bytes of one connection and the streams that wait for room."""
 
     __slots__ = (
-        "blocked", "blocked_at", "blocked_since", "broken", "closing", "egress", "end", "key",
-        "owned", "queue", "queued", "remote", "send", "sendmsg", "sock", "waiting",
+        "blocked", "blocked_at", "blocked_since", "broken", "closing", "egress", "end", "ingress",
+        "key", "queue", "queued", "remote", "send", "sendmsg", "sock", "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, egress: EgressStage, key: int, sock: socket.socket, owned: bool, remote: bool
+        self, egress: EgressStage, key: int, sock: socket.socket, ingress: Any, remote: bool
     ) -> None:
         self.egress = egress
+        self.ingress = ingress  # stage of the connection where it is on this core, or None
         self.key = key
         self.sock = sock
         self.send = sock.send
         self.sendmsg = sock.sendmsg
-        self.owned = owned  # a duplicate made for this core, closed here
         self.remote = remote  # the connection's detok stage is on another core
         self.queue: deque[Any] = deque()
         self.queued = 0  # bytes
@@ -72,6 +72,13 @@ class ConnWriter:
         counters.bytes_out += sent
         if sent != len(data):
             self.partial(data, sent)
+
+    def answer(self, data: bytes, end: int) -> None:
+        """A whole answer: `write` and `finish` in one."""
+        self.end = end
+        self.write(data)
+        if not self.queue:
+            self.egress.answered(self)
 
     def partial(self, data: Any, sent: int) -> None:
         """Keep what a short write left over and wait for room."""
@@ -136,6 +143,10 @@ class RemoteWriter:
         """As `ConnWriter.finish`."""
         self.port.send((frame.E_WRITE, self.key, b"", end))
 
+    def answer(self, data: bytes, end: int) -> None:
+        """As `ConnWriter.answer`."""
+        self.port.send((frame.E_WRITE, self.key, data, end))
+
     def fail(self) -> None:
         """The real writer finds out by itself."""
 
@@ -186,9 +197,10 @@ class EgressStage:
 
     # -- from ingress and detok ------------------------------------------------------
 
-    def attach(self, key: int, sock: socket.socket, owned: bool) -> ConnWriter:
-        """Take a connection; `owned`: close this socket object when done with it."""
-        writer = ConnWriter(self, key, sock, owned, self._detok[key >> 40] is not None)
+    def attach(self, key: int, sock: socket.socket, ingress: Any) -> ConnWriter:
+        """Take a connection of the ingress stage of this core, or (None) of another: then the
+        socket object is a duplicate and closed here."""
+        writer = ConnWriter(self, key, sock, ingress, self._detok[key >> 40] is not None)
         self.writers[key] = writer
         return writer
 
@@ -203,7 +215,7 @@ class EgressStage:
             if kind == frame.E_ATTACH:
                 sock = socket.socket(fileno=message[2])
                 sock.setblocking(False)
-                self.attach(message[1], sock, True)
+                self.attach(message[1], sock, None)
                 continue
             writer = self.writers.get(message[1])
             if writer is None:
@@ -310,6 +322,8 @@ class EgressStage:
         """The whole answer is with the kernel."""
         close = writer.end == frame.END_CLOSE
         writer.end = frame.END_NONE
+        if not close and writer.ingress is not None and writer.ingress.answered(writer.key):
+            return
         self._ingress[writer.key >> 40].send((frame.I_ANSWERED, writer.key, close))
 
     def broke(self, writer: ConnWriter) -> None:
@@ -356,5 +370,5 @@ class EgressStage:
     def _detach(self, writer: ConnWriter) -> None:
         self._disarm(writer)
         del self.writers[writer.key]
-        if writer.owned:
+        if writer.ingress is None:
             writer.sock.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import connection, frame, reactor
 from ..fsm import ILLEGAL, IllegalTransition
-from ..http1 import HttpError, HttpRequest, RequestParser, refused
+from ..http1 import HttpError, HttpRequest, KnownHeads, RequestParser, refused
 from ..render import http, native
 from .accept import Acceptor
 from .connections import Connection
@@ -51,6 +51,7 @@ class IngressStage:
         self._serial = generation << 28
         self._now_ns = 0
         self._edges = connection.MACHINE.compile()
+        self._heads = KnownHeads()
         self.draining = False
         self.inflight = 0
 
@@ -133,7 +134,7 @@ class IngressStage:
         self.connections[key] = conn
         self.acceptor.report(len(self.connections))
         if self.egress_stage is not None:
-            conn.writer = self.egress_stage.attach(key, sock, False)
+            conn.writer = self.egress_stage.attach(key, sock, self)
         else:
             self.egress_port.send((frame.E_ATTACH, key, twin))
             conn.writer = RemoteWriter(key, self.egress_port)
@@ -158,15 +159,22 @@ class IngressStage:
         if not data:
             self._peer_eof(conn)
             return
+        if conn.state == connection.OPEN_IDLE:
+            self._step(conn, connection.BYTES)
+            request = self._heads.find(data)
+            if request is not None:
+                self._begin(conn, request, self.draining)
+                return
+            conn.deadline_ns = self._now_ns + self.setup.header_timeout_ns
+            self._feed(conn, data, True)
+            return
         if conn.linger or conn.close_after:
             self._step(conn, connection.BYTES)  # thrown away
             return
-        if conn.state == connection.OPEN_IDLE:
-            self._step(conn, connection.BYTES)
-            conn.deadline_ns = self._now_ns + self.setup.header_timeout_ns
         self._feed(conn, data)
 
-    def _feed(self, conn: Connection, data: bytes) -> None:
+    def _feed(self, conn: Connection, data: bytes, between: bool = False) -> None:
+        """`between`: the parser was between two requests when `data` came."""
         parser = conn.parser
         try:
             parser.feed(data)
@@ -174,7 +182,10 @@ class IngressStage:
             self._take_requests(conn)
             self._refuse(conn, error)
             return
-        if parser.ready:
+        ready = parser.ready
+        if ready:
+            if between and len(ready) == 1 and not parser.started:
+                self._heads.learn(data, ready[0])
             self._take_requests(conn)
         if parser.wants_continue and not conn.continued and not conn.inflight:
             refusal = self.router.refuse_early(parser)
@@ -201,23 +212,31 @@ class IngressStage:
     def _next(self, conn: Connection) -> None:
         """Dispatch the next request of a connection."""
         request: HttpRequest = conn.queue.popleft()
+        error = request.refusal
+        if error is None:
+            if conn.eof and not conn.queue and request.http11:
+                # An informational answer costs a half-closed client nothing, and the kernel of
+                # one that is gone answers it with a reset.
+                conn.writer.write(http.CONTINUE)
+            self._begin(conn, request, self._closes(conn, request))
+            return
+        self._enter(conn)
+        self.counters.errors += 1
+        body = native.error_body(error.message, error.status)
+        self.answer(conn, error.status, body, http.JSON, True)
+
+    def _begin(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        self._enter(conn)
+        self.counters.requests += 1
+        self.router.dispatch(conn, request, close)
+
+    def _enter(self, conn: Connection) -> None:
+        """A request of the connection is in flight."""
         conn.inflight = True
         self.inflight += 1
         self.counters.inflight = self.inflight
         conn.deadline_ns = 0
         self._step(conn, connection.REQUEST)
-        error = request.refusal
-        if error is not None:
-            self.counters.errors += 1
-            body = native.error_body(error.message, error.status)
-            self.answer(conn, error.status, body, http.JSON, True)
-            return
-        self.counters.requests += 1
-        if conn.eof and not conn.queue and request.http11:
-            # An informational answer costs a half-closed client nothing, and the kernel of one
-            # that is gone answers it with a reset.
-            conn.writer.write(http.CONTINUE)
-        self.router.dispatch(conn, request, self._closes(conn, request))
 
     def _closes(self, conn: Connection, request: HttpRequest) -> bool:
         # HTTP/1.0 would have to be told that its connection stays: it is closed instead.
@@ -234,10 +253,25 @@ class IngressStage:
     ) -> None:  # fmt: skip
         """Answer the request in flight from this core."""
         self.counters.answers += 1
-        conn.writer.write(http.answer(status, body, content_type, close, head_only, extra))
-        conn.writer.finish(frame.END_CLOSE if close else frame.END_KEEP)
+        conn.writer.answer(
+            http.answer(status, body, content_type, close, head_only, extra),
+            frame.END_CLOSE if close else frame.END_KEEP,
+        )
 
     # -- ends ------------------------------------------------------------------------
+
+    def answered(self, key: int) -> bool:
+        """Egress, on this core: an answer is written, the connection stays. False where more
+        follows from that than may be done inside of whatever wrote it: it comes as a message."""
+        conn = self.connections.get(key)
+        if conn is None or conn.queue or conn.eof or self.draining or conn.parser.started:
+            return False
+        conn.inflight = False
+        self.inflight -= 1
+        self.counters.inflight = self.inflight
+        self._step(conn, connection.ANSWERED)
+        conn.deadline_ns = self._now_ns + self.setup.idle_timeout_ns
+        return True
 
     def _answered(self, conn: Connection, close: bool) -> None:
         conn.inflight = False
