@@ -175,3 +175,19 @@ def test_health_while_busy(run: Running) -> None:
         assert client.head()[0] == 200
         client.chunk()
         assert call(run.address, "GET", "/health_generate").status == 200
+
+
+def test_flush_cache(run: Running) -> None:
+    run.until_idle()
+    answer = call(run.address, "POST", "/flush_cache")
+    assert (answer.status, answer.body) == (200, b"Cache flushed.\n")
+    with Client(run.address) as busy:
+        busy.request("POST", "/generate", {"text": "x", "rid": "silent", "stream": True})
+        while not run.engine.running:
+            pass
+        assert call(run.address, "GET", "/flush_cache").status == 400
+        answer = call(run.address, "GET", "/flush_cache?timeout=0.05")
+        assert answer.status == 400 and b"imed out" in answer.body
+        call(run.address, "POST", "/abort_request", {"rid": "silent"})
+        assert call(run.address, "GET", "/flush_cache?timeout=20").status == 200
+        assert busy.answer().status == 200

@@ -333,6 +333,22 @@ def test_flush_while_busy_fails(runs: list[Run]) -> None:
     assert not run.server.control["f"]["success"]
 
 
+def test_a_flush_waits_for_running_requests_within_its_time(runs: list[Run]) -> None:
+    run = start(runs, scripts=[Script(rid="a", faults=[Fault("silence")])])
+    server = run.server
+    server.generate("a", [1])
+    server.ask("FlushCacheReqInput", "soon", timeout_s=0.05)
+    server.wait(lambda: "soon" in server.control)
+    assert not server.control["soon"]["success"] and server.control["soon"]["message"]
+    server.ask("FlushCacheReqInput", "late", timeout_s=60.0)
+    server.ask("FlushCacheReqInput", "second", timeout_s=60.0)
+    server.wait(lambda: "second" in server.control)
+    assert not server.control["second"]["success"] and "late" not in server.control
+    server.abort("a")
+    server.wait(lambda: "late" in server.control)
+    assert server.control["late"]["success"]
+
+
 def test_unreadable_messages_are_answered_if_they_name_anyone(runs: list[Run]) -> None:
     run = start(runs)
     run.server.send(PACK(["TokenizedGenerateReqInput", "bad", None, 5]))

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from ..boundary import codec
 from ..boundary.columns import pack_frame, pack_queue_abort
 from ..boundary.messages import GENERATE, SAMPLING, MsgpackDecodeError, decode_ingress
+from .flush import FlushQueue
 from .synthetic_faults import FrameFaults
 from .synthetic_request import SyntheticRequest
 from .synthetic_script import Fault, Script, byte_ids
@@ -28,6 +29,10 @@ _RECV_MAX: Final = 256
 _HEALTH: Final = "HEALTH_CHECK"
 _GRAMMARS: Final = ("json_schema", "regex", "ebnf", "structural_tag")
 _QUEUE_ABORT: Final[dict[str, Any]] = {"type": "abort", "message": "Abort in waiting queue"}
+
+
+def _nothing() -> None:
+    """There is no cache to empty."""
 
 
 class Stopping(Protocol):
@@ -114,16 +119,23 @@ class SyntheticEngine:
         self._pack = codec.make_packer()
         self._faults = FrameFaults(settings.faults)
         self._ack = False
+        self._flushes: Any = None
+
+    @property
+    def _idle(self) -> bool:
+        return not self.running and not self.waiting
 
     def run(self, server: Any, stopping: Stopping) -> None:
         """Serve until `stopping` is set or the server shuts down."""
         self._server = server
         self._pack = codec.make_packer()  # this thread's own
+        self._flushes = flushes = FlushQueue(server, self._pack)
         tick = self.settings.tick_ms / 1e3
         due = time.monotonic()
         while not stopping.is_set():
             self._receive()
-            if not self.running and not self.waiting:
+            flushes.look_again(self._idle, _nothing)
+            if self._idle:
                 server.wait_request(_IDLE_MS)
                 due = time.monotonic()
                 continue
@@ -165,6 +177,8 @@ class SyntheticEngine:
             self._on_generate(message, request.buffers)
         elif tag == "AbortReq":
             self._on_abort(message[1] or "", message[3])
+        elif tag == "FlushCacheReqInput":
+            self._flushes.request(message[1], float(message[3] or 0.0), self._idle, _nothing)
         else:
             answer = self._control(tag)
             payload = {"rid": None, "http_worker_ipc": None, **answer}
@@ -232,10 +246,6 @@ class SyntheticEngine:
                 request.aborted = True
 
     def _control(self, tag: str) -> dict[str, Any]:
-        busy = len(self.running) + len(self.waiting)
-        if tag == "FlushCacheReqInput":
-            text = f"{busy} requests are running or waiting" if busy else ""
-            return {"success": not busy, "message": text}
         if tag == "GetInternalStateReq":
             return {
                 "internal_state": {

@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol
 from tpc_server.boundary.codec import make_packer
 from tpc_server.boundary.messages import GENERATE, MsgpackDecodeError, decode_ingress
 
+from ..flush import FlushQueue
 from . import output
-from .control import FlushQueue, internal_state
+from .control import internal_state
 from .errors import EngineError
 from .intake import BadRequest, Limits, build_request
 from .kv_cache import KvCache, Slot
