@@ -18,6 +18,7 @@ from tests.e2e.parity_replay import MISSING
 RECORDED = "recorded answers"
 RUST, PYTHON = "rust", "python"
 _CHOICES = "tests/e2e/test_parity_choices.py::"
+_SMALL = "tests/e2e/test_small_routes.py::"
 
 
 @dataclass(frozen=True)
@@ -309,6 +310,26 @@ CHOICES: tuple[Choice, ...] = (
         "drain", "SIGTERM with requests running", "cuts them", "waits for them",
         "waits for them within `--drain-timeout`", "as Python",
         proof="tests/e2e/test_lifecycle.py::test_drain_lets_streams_finish_and_closes_connections",
+    ),
+    Choice(
+        "text-types", "types of `/tokenize` and `/detokenize` fields", "strict",
+        "what pydantic turns into the type (`\"5\"` is a token id)", "strict",
+        "as every other route", proof=_SMALL + "test_refused_text_calls",
+    ),
+    Choice(
+        "detokenize-oov", "`/detokenize` of an id outside the vocabulary", "-",
+        "skipped; 500 if it is negative", "400", "the text names the id and the range",
+        proof=_SMALL + "test_refused_text_calls",
+    ),
+    Choice(
+        "tokenize-chat-fields", "`/tokenize` with a prompt and fields of a conversation", "-",
+        "they are ignored", "400", "what cannot be honoured is refused",
+        proof=_SMALL + "test_refused_text_calls",
+    ),
+    Choice(
+        "content-type", "a body whose Content-Type is not JSON", "400 or 415", "400",
+        "read as JSON", "what it is decides; curl's default type works",
+        proof=_SMALL + "test_any_content_type",
     ),
     # -- towards the scheduler -------------------------------------------------------
     Choice(

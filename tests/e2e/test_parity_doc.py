@@ -7,10 +7,15 @@ import re
 from pathlib import Path
 
 from tests.e2e.parity_choices import CHOICES, MESSAGES_WITHOUT_PAIR, RECORDED, WITHOUT_PAIR
+from tests.e2e.parity_routes import NOT_SERVED, SERVED
+from tests.http_client import Client
+from tpc_server.routes.table import ROUTES
 
 ROOT = Path(__file__).parents[2]
 DOC = ROOT / "docs" / "COMPATIBILITY.md"
-PART = re.compile(r"(<!-- (choices|answers|messages) -->\n).*?(<!-- end -->)", re.S)
+PART = re.compile(
+    r"(<!-- (routes|not served|choices|answers|messages) -->\n).*?(<!-- end -->)", re.S
+)
 
 
 def row(*cells: str) -> str:
@@ -22,6 +27,20 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def printed(part: str) -> str:
+    if part == "routes":
+        ours = {route.path: ", ".join(route.methods) for route in ROUTES}
+        return table(
+            ("Path", "Rust", "Python", "Ours", "Of ours"),
+            [
+                (f"`{path}`", rust, python, ours.get(path, "to come"), note)
+                for path, (rust, python, note) in SERVED.items()
+            ],
+        )
+    if part == "not served":
+        return table(
+            ("Why", "Paths"),
+            [(why, ", ".join([f"`{p}`" for p in paths])) for why, paths in NOT_SERVED.items()],
+        )
     if part == "choices":
         return table(
             ("What", "Rust", "Python", "Ours", "Why", "Shown by"),
@@ -41,8 +60,23 @@ def refreshed(text: str) -> str:
 
 def test_tables_are_fresh():
     text = DOC.read_text(encoding="utf-8")
-    assert len(PART.findall(text)) == 3
+    assert len(PART.findall(text)) == 5
     assert text == refreshed(text), "run: python -m tests.e2e.test_parity_doc"
+
+
+def test_every_route_is_in_the_table():
+    """And has one declaration."""
+    paths = [route.path for route in ROUTES]
+    assert set(paths) <= set(SERVED), "tests/e2e/parity_routes.py names every route"
+    assert len(set(paths)) == len(paths)
+
+
+def test_what_is_not_served_is_404(start):
+    run = start()
+    with Client(run.address) as client:
+        for path in [path for paths in NOT_SERVED.values() for path in paths]:
+            for method in ("GET", "POST", "PUT"):
+                assert client.call(method, path, {}).status == 404, path
 
 
 def test_every_choice_has_a_proof():

@@ -236,3 +236,11 @@ def test_pipelined_text_calls_keep_their_order(start, cores):
         for size in sizes:
             client.request("POST", "/tokenize", {"prompt": "a" * size})
         assert [client.answer().json()["count"] for _ in sizes] == list(sizes)
+
+
+def test_any_content_type(start):
+    run = start()
+    with Client(run.address) as client:
+        for kind in ("application/x-www-form-urlencoded", "text/plain", "application/json"):
+            answer = client.call("POST", "/tokenize", {"prompt": "ab"}, Content_Type=kind)
+            assert answer.json()["count"] == 2
