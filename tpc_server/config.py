@@ -45,6 +45,7 @@ class Options:
     socket_buffer_bytes: int = 0  # SO_SNDBUF of each connection; 0 leaves it to the kernel
     backlog: int = 4096
     grammars: bool = True
+    cache_report: bool = False  # usage of the OpenAI routes says how much of a prompt was cached
     log_format: str = "text"
     manage_gc: bool = True
     plan: Any = None  # a ready CorePlan instead of the one made from the server's arguments

@@ -5,6 +5,7 @@ Each core copies the object itself, so that reading a setting touches no shared 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from .boundary import codec
 from .boundary.server_args import ServerArgs
 from .config import Options
 from .contract.limits import Limits
+from .contract.openai import OpenAIFacts, default_sampling
 from .info import ServerInfo, allowed_state, core_counters
 from .render import http, native
 from .text.load import LoadedTokenizer
@@ -46,6 +48,7 @@ class CoreSetup:
         length = tokenizer.model_max_length if tokenizer is not None else None
         self.max_model_len = length if length is not None else model.context_len
         self.limits = limits_of(args, options, model.vocab_size or self.vocab_size)
+        self.openai = openai_facts(args, options, info, tokenizer)
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes
         self.max_connections = options.max_connections
@@ -92,10 +95,24 @@ class CoreSetup:
         return 500, native.error_body(f"unknown control request {name}", 500), http.JSON
 
 
+def openai_facts(
+    args: ServerArgs, options: Options, info: ServerInfo, tokenizer: LoadedTokenizer | None
+) -> OpenAIFacts:
+    """What the OpenAI routes know of the server."""
+    return OpenAIFacts(
+        info.served,
+        include_usage=args.stream_response_default_include_usage,
+        cache_report=options.cache_report,
+        default_sampling=default_sampling(args.model_config.default_sampling_params),
+        has_chat_template=tokenizer is not None and tokenizer.chat_template is not None,
+        template_kwargs=json.loads(args.default_chat_template_kwargs or "{}"),
+        tool_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser,
+    )
+
+
 def limits_of(args: ServerArgs, options: Options, vocab_size: int) -> Limits:
     """The contract's limits for these arguments."""
-    import json
-
     preferred = json.loads(args.preferred_sampling_params or "{}")
     return Limits(
         args.model_config.context_len,

@@ -6,7 +6,7 @@ One place decides the texts' frame and the body's shape, so that every build ans
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 __all__ = [
     "BadRequest",
@@ -40,10 +40,25 @@ def native_error_body(message: str, status: int = 400) -> bytes:
     ).encode()
 
 
+_OPENAI_TYPES: Final = {
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    413: "RequestEntityTooLargeError",
+    429: "RateLimitError",
+    501: "NotImplementedError",
+    503: "ServiceUnavailableError",
+}
+
+
 def openai_error_body(
-    message: str, status: int = 400, kind: str = "BadRequestError", param: str | None = None
+    message: str, status: int = 400, kind: str | None = None, param: str | None = None
 ) -> bytes:
     """Error body of the OpenAI routes, in the flat shape of SGLang's Python frontend."""
+    if kind is None:
+        kind = _OPENAI_TYPES.get(
+            status, "BadRequestError" if status < 500 else "InternalServerError"
+        )
     return json.dumps(
         {"object": "error", "message": message, "type": kind, "param": param, "code": status},
         ensure_ascii=False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import frame
 from ..contract.errors import BadRequest
+from ..contract.generate import GenerateRequest
 from ..http1 import HttpRequest
 from ..render.plan import PROMPT_IDS
 from ..stages import stream as records
@@ -21,7 +22,13 @@ class GenerateHandlers(Handlers):
 
     def generate(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST, PUT /generate."""
-        wanted = self._decoder.decode(request.body)
+        self.submit(conn, request, close, records.NATIVE, "", self._decoder.decode(request.body))
+
+    def submit(
+        self, conn: Connection, request: HttpRequest, close: bool, api: int, about: Any,
+        wanted: GenerateRequest,
+    ) -> None:  # fmt: skip
+        """Open the group of a decoded request; `about` says how it is answered."""
         if self._tok_port.backlog > self._most_held:
             raise BadRequest("the server is overloaded; try again later", 503)
         created = time.monotonic_ns()
@@ -39,7 +46,7 @@ class GenerateHandlers(Handlers):
                 )
             )  # fmt: skip
         self._open(
-            conn.key, records.NATIVE, wanted.stream, wanted.is_batch, request.http11, close, False,
-            b"", "", created, 0, items,
+            conn.key, api, wanted.stream, wanted.is_batch, request.http11, close, False,
+            b"", about, created, 0, items,
         )  # fmt: skip
         self._tok_port.send((frame.T_JOB, self._detok_core, jobs))

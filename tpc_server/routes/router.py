@@ -13,9 +13,9 @@ from ..contract.errors import BadRequest, native_error_body
 from ..http1 import HttpError, HttpRequest, RequestParser
 from ..render import http
 from .control import ControlHandlers
-from .generate import GenerateHandlers
 from .health import HealthHandlers
 from .info import InfoHandlers
+from .openai import OpenAIHandlers
 from .table import ROUTES, Route
 from .texts import TextHandlers
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..stages.connections import Connection
 
 
-class Router(GenerateHandlers, ControlHandlers, TextHandlers, HealthHandlers, InfoHandlers):
+class Router(OpenAIHandlers, ControlHandlers, TextHandlers, HealthHandlers, InfoHandlers):
     """Handlers of one ingress core, by method and path."""
 
     def __init__(

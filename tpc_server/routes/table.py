@@ -72,6 +72,14 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("/get_model_info", ("GET",), "model_info", KEY, "Older name of /model_info"),
     Route("/server_info", ("GET",), "server_info", KEY, "Arguments, counters, scheduler state"),
     Route("/get_server_info", ("GET",), "server_info", KEY, "Older name of /server_info"),
+    Route(
+        "/v1/chat/completions", ("POST",), "chat", KEY,
+        "Answer a conversation", "ChatCompletionRequest",
+    ),
+    Route(
+        "/v1/completions", ("POST",), "completions", KEY,
+        "Complete a text", "CompletionRequest",
+    ),
     Route("/v1/models", ("GET",), "models", KEY, "The models served"),
     Route("/v1/models/{model}", ("GET",), "model", KEY, "One model served"),
 )  # fmt: skip

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 from .. import frame, request
 from ..fsm import ILLEGAL, IllegalTransition
 from ..render import http, native
+from ..render.chat import ChatShape
+from ..render.completion import CompletionShape
+from ..render.openai import Spec
 from . import stream as records
 from .base import Port
 from .egress import RemoteWriter
@@ -191,12 +194,16 @@ class DetokStage(StepLoop):
 
     def _open(self, message: frame.Message) -> None:
         (
-            _, key, api, is_stream, is_batch, chunked, close, head_only, extra, name,
+            _, key, api, is_stream, is_batch, chunked, close, head_only, extra, about,
             created_ns, deadline_ns, tok_core, items,
         ) = message  # fmt: skip
+        shape: Any = self.native
+        if api == records.CHAT or api == records.COMPLETION:
+            made = ChatShape if api == records.CHAT else CompletionShape
+            shape = made(Spec(*about), self.native.weight_version, self.decode_prompt)
         group = Group(
             key, self._writer_of(key), api, is_stream, is_batch, chunked, close, head_only,
-            extra, name, created_ns,
+            extra, about, created_ns, shape,
         )  # fmt: skip
         self.groups[key] = group
         group.deadline_ns = deadline_ns
@@ -237,7 +244,7 @@ class DetokStage(StepLoop):
         for stream in list(self.streams.values()):
             group = stream.group
             meant = user_rid is None or user_rid in (stream.user_rid, stream.group_rid)
-            if meant and group.api == records.NATIVE and not stream.aborting:
+            if meant and group.api <= records.COMPLETION and not stream.aborting:
                 stream.aborting = True
                 self.counters.aborts += 1
                 stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
@@ -255,7 +262,7 @@ class DetokStage(StepLoop):
             self._forget_stream(stream, request.FINISH)
             group.remaining = 0
             try:
-                answer = self.setup.render_control(group.name, payload)
+                answer = self.setup.render_control(group.about, payload)
             except Exception as error:  # whatever the scheduler sent, its frames go on
                 message = f"unreadable answer of the scheduler: {error}"
                 answer = (500, native.error_body(message, 500), http.JSON)
@@ -295,7 +302,7 @@ class DetokStage(StepLoop):
             self.ready_hook(False)
             self._close(group)
         elif group.api == records.CONTROL:
-            self._answer(group, *self.setup.render_control(group.name, None))
+            self._answer(group, *self.setup.render_control(group.about, None))
         else:
             self.health_hook(False)
             self._answer(group, 503, b"", http.TEXT)
@@ -317,10 +324,12 @@ class DetokStage(StepLoop):
             self.health_hook(True)
             self._answer(group, 200, b"", http.TEXT)
         elif group.is_stream:
+            ending = group.shape.ending(group)
+            if ending:
+                self.write_stream(group, ending, self.now_ns)
             self.end_stream(group)
         else:
-            body = b",".join(group.results)
-            self._answer(group, 200, b"[%b]" % body if group.is_batch else body, http.JSON)
+            self._answer(group, 200, group.shape.body(group), http.JSON)
 
     def end_stream(self, group: Group) -> None:
         """Terminator of an event stream."""
@@ -349,10 +358,10 @@ class DetokStage(StepLoop):
             self._close(group)
         elif group.head_sent:
             index = stream.index if stream is not None and group.is_batch else None
-            self.write_stream(group, native.error_frame(message, status, index), self.now_ns)
+            self.write_stream(group, group.shape.error_frame(message, status, index), self.now_ns)
             self.end_stream(group)
         else:
-            self._answer(group, status, native.error_body(message, status), http.JSON)
+            self._answer(group, status, group.shape.error_body(message, status), http.JSON)
 
     def drop_group(self, group: Group) -> None:
         """The client is gone: abort every child, answer nobody."""

@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import frame, request
 from ..boundary.batch_header import Batch
 from ..render import http, native, plan
-from ..render.logprobs import INPUT, OUTPUT, LogprobBuffers
+from ..render.logprobs import INPUT, OUTPUT
+from ..render.shape import NativeShape
 from ..text.detok import Detok, decode_all
 from ..text.escape import EscapedTable, json_escape
 from ..text.windowed import WindowedDetok
 from .stream import (
     CACHED,
+    COMPLETION,
     CUMULATIVE,
+    DELTA,
     DONE,
     FRAGMENTS,
     INCREMENTAL,
     KEPT,
     MIDDLE,
     MODE,
-    NATIVE,
     SEND,
     SLOW,
     STREAM,
@@ -52,7 +54,9 @@ class StreamRows:
         # Rids of the last step, packed, and their hot lists; None once a stream came or went.
         self.rows_of: tuple[bytes, list[str], list[Any]] | None = None
         self.now_ns = time.monotonic_ns()
-        self.weight_version = native.json_string(setup.weight_version)
+        self.native = NativeShape(
+            native.json_string(setup.weight_version), setup.incremental, not setup.skip_tokenizer
+        )
         self._decoder: Any = None  # the tokenizer's own decode, made when it is first needed
         table = setup.pieces
         self._table = table
@@ -98,20 +102,24 @@ class StreamRows:
     def prepare(self, stream: Stream) -> None:
         """Build what a new stream needs."""
         wanted = stream.plan
+        group = stream.group
+        shape = group.shape
         stream.rid_json = native.json_string(stream.user_rid)
         if wanted[plan.LOGPROB]:
-            stream.logprobs = LogprobBuffers(self.text_of if wanted[plan.LOGPROB_TEXT] else None)
-        if stream.group.api != NATIVE:
+            text_of = self.text_of if wanted[plan.LOGPROB_TEXT] else None
+            stream.logprobs = shape.logprobs(text_of, self.bytes_of)
+        if group.api > COMPLETION:
             return
-        group = stream.group
+        if shape is not self.native:
+            shape.prepare(stream)
         special = bool(stream.logprobs is not None or wanted[plan.HIDDEN])
         if not group.is_stream:
             stream.mode = SLOW if special else UNARY
             stream.hot[MODE] = stream.mode
             stream.hot[KEPT] = stream.out_ids
         elif self._table is not None and not special and not group.is_batch and group.chunked:
-            stream.mode = INCREMENTAL if self.setup.incremental else CUMULATIVE
-            if stream.mode == CUMULATIVE:
+            stream.mode = shape.mode
+            if stream.mode != INCREMENTAL and stream.mode != SLOW:
                 escaped = self._shown if wanted[plan.SKIP_SPECIAL] else self._all
                 assert escaped is not None
                 stream.hot[FRAGMENTS] = escaped.frag
@@ -119,7 +127,7 @@ class StreamRows:
                 stream.hot[FRAGMENTS] = self._inc_shown
             else:
                 stream.hot[FRAGMENTS] = self._inc_all
-            if wanted[plan.PROMPT_IDS]:
+            if wanted[plan.PROMPT_IDS] and stream.mode != DELTA:
                 stream.mode = SLOW
         if group.is_stream and wanted[plan.STOPS]:  # to be cut from the whole text at the end
             stream.hot[KEPT] = stream.out_ids
@@ -163,6 +171,19 @@ class StreamRows:
             return str(self._decode_of()([token], False))
         return decode_all(table, (token,), skip_special=False)
 
+    def decode_prompt(self, ids: list[int]) -> str:
+        """The text of a prompt that was given as ids, special tokens hidden."""
+        if self._table is None:
+            return str(self._decode_of()(ids, True))
+        return decode_all(self._table, ids)
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """The bytes of one id alone, half characters too; None where only its text is known."""
+        table = self._table
+        if table is None or not 0 <= token < table.vocab_size:
+            return None
+        return bytes(table.pieces[token])
+
     def slow_row(self, stream: Stream | None, batch: Batch, row: int, ids: list[int]) -> None:
         """One row of a frame, whatever is in it."""
         if stream is None:  # ended by an earlier row of this frame
@@ -193,7 +214,12 @@ class StreamRows:
             aborted = finish.get("type") == "abort"
             stream.state = self.step(stream.state, request.ABORT if aborted else request.FINISH)
             status = finish.get("status_code") if aborted else None
-            if type(status) is int and 400 <= status < 600 and not stream.group.is_stream:
+            group = stream.group
+            if (
+                type(status) is int
+                and 400 <= status < 600
+                and not (group.is_stream and group.shape is self.native)
+            ):
                 self.fail_group(stream.group, status, str(finish.get("message")), stream)
                 return
         if not stream.group.is_stream:
@@ -213,8 +239,8 @@ class StreamRows:
                     ids, finish.get("matched"), stream.plan[plan.NO_STOP_TRIM], history
                 )
             if stream.transform is not None:  # reasoning, tool calls
-                text = stream.transform(text, finish)
-            if text:
+                self._transform(stream, text)
+            elif text:
                 stream.text += json_escape(text)
         if stream.hot[KEPT] is not None:
             stream.out_ids += ids
@@ -223,13 +249,20 @@ class StreamRows:
         else:
             self.show(stream)
 
+    def _transform(self, stream: Stream, text: str) -> None:
+        """Text through a stream's parser: what it makes of it waits in `events`."""
+        if text:
+            stream.events += stream.transform.feed(text)
+        if stream.finish is not None:
+            stream.events += stream.transform.end(str(stream.finish.get("type")))
+
     def _pile_up(self, stream: Stream) -> None:
         """The reader is behind: keep what there is to show, within the bound."""
         self.wait_for_room(stream)
         held = len(stream.text) + len(stream.ids) + len(stream.hidden)
         if stream.logprobs is not None:
             held += stream.logprobs.size()
-        if self.setup.incremental and held > self.setup.stream_buffer_bytes:
+        if stream.group.shape.incremental and held > self.setup.stream_buffer_bytes:
             stream.hot[MODE] = SLOW
             group = stream.group
             group.close = True
@@ -249,30 +282,22 @@ class StreamRows:
         group = stream.group
         finish = stream.finish
         latency = None if finish is None else (self.now_ns - group.created_ns) / 1e9
-        meta = native.meta_info(stream, self.weight_version, latency)
-        data = b"data: %b\n\n" % native.result(
-            stream, not self.setup.skip_tokenizer, meta, group.is_batch
-        )
-        if self.setup.incremental:
+        shape = group.shape
+        data = shape.frame(stream, latency)
+        if shape.incremental:
             stream.text.clear()
             stream.ids.clear()
             if stream.logprobs is not None:
                 stream.logprobs.shown()
             stream.hidden.clear()
-        self.write_stream(group, data, self.now_ns)
+        if data:
+            self.write_stream(group, data, self.now_ns)
         if finish is not None:
             self.finished(stream)
             return
         detok = stream.detok
         if stream.mode and detok is not None and detok.clean and not stream.writer.blocked:
-            opened = native.META_OPEN
-            stream.hot[MIDDLE] = b'%b%b,"completion_tokens":' % (
-                opened,
-                native.meta_middle(
-                    stream.rid_json, b"null", stream.prompt_tokens, self.weight_version,
-                    stream.cached, stream.reasoning,
-                ),
-            )  # fmt: skip
+            stream.hot[MIDDLE] = shape.middle(stream)
             stream.hot[MODE] = stream.mode
         else:
             stream.hot[MODE] = SLOW
@@ -321,7 +346,7 @@ class StreamRows:
         group = stream.group
         wanted = stream.plan
         matched = stream.finish.get("matched")
-        joined = self._joined(stream, matched)
+        joined = self._joined(stream, matched) if stream.transform is None else None
         if joined is not None:
             stream.text += joined
         elif not self.setup.skip_tokenizer:
@@ -335,13 +360,13 @@ class StreamRows:
                 text = self.make_detok(stream).finish(
                     stream.out_ids, matched, wanted[plan.NO_STOP_TRIM]
                 )
-            stream.text += json_escape(text)
+            if stream.transform is not None:
+                self._transform(stream, text)
+            else:
+                stream.text += json_escape(text)
         stream.ids += ",".join(map(str, stream.out_ids)).encode()
         latency = (self.now_ns - group.created_ns) / 1e9
-        meta = native.meta_info(stream, self.weight_version, latency)
-        group.results[stream.index] = native.result(
-            stream, not self.setup.skip_tokenizer, meta, False
-        )
+        group.results[stream.index] = group.shape.result(stream, latency)
         self.finished(stream)
 
     # -- columns ---------------------------------------------------------------------

@@ -22,7 +22,7 @@ from ..boundary.batch_header import (
 )
 from ..render import native, plan
 from .rows import StreamRows
-from .stream import CUMULATIVE, DONE, INCREMENTAL, MODE, SLOW, UNARY, Stream
+from .stream import DELTA, DONE, INCREMENTAL, MODE, SLOW, UNARY, Stream
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -53,6 +53,7 @@ class StepLoop(StreamRows):
         self._limit = len(self._inc_all) - 1
         opened = native.TEXT_OPEN
         self._heads = [b"%x\r\n%b" % (n, opened) for n in range(_HEADS)]
+        self._sizes = [b"%x\r\n" % n for n in range(_HEADS)]
         self._tails = [b"%d}}\n\n\r\n" % n for n in range(_TAILS)]
 
     # -- hooks of the stage ----------------------------------------------------------
@@ -130,6 +131,7 @@ class StepLoop(StreamRows):
         """All rows of one step; `rows` are the hot lists, None for streams of other cores."""
         ids = batch.ids.tolist()
         heads = self._heads
+        sizes = self._sizes
         tails = self._tails
         n_heads, n_tails = len(heads), len(tails)
         join = b"".join
@@ -138,7 +140,7 @@ class StepLoop(StreamRows):
         # Bytes of a chunk beside text, middle and counter; a counter's CRLF is not in the chunk.
         frame_bytes = len(opened) - 2
         # Locals: a global costs a look-up in a dict, a builtin two.
-        incremental, unary, done_at, length = INCREMENTAL, UNARY, DONE, len
+        incremental, unary, delta, done_at, length = INCREMENTAL, UNARY, DELTA, DONE, len
         data: Any
         at = sends = sent_bytes = stale = 0
         # An id outside the vocabulary would index the tables wrongly: the whole step is slow.
@@ -172,6 +174,25 @@ class StepLoop(StreamRows):
                 kept.append(token)
             done += 1
             hot[done_at] = done
+            if mode == delta:
+                before, after = middle
+                size = length(before) + length(fragment) + length(after)
+                head = sizes[size] if size < n_heads else b"%x\r\n" % size
+                data = join((head, before, fragment, after, b"\r\n"))
+                size = length(data)
+                try:
+                    sent = send(data)
+                except (BlockingIOError, InterruptedError):
+                    sent = 0
+                except OSError:
+                    stream.writer.fail()
+                    continue
+                sends += 1
+                sent_bytes += sent
+                if sent != size:
+                    hot[MODE] = SLOW
+                    stream.writer.partial(data, sent)
+                continue
             tail = tails[done] if done < n_tails else b"%d}}\n\n\r\n" % done
             if mode == incremental:
                 size = length(fragment) + length(middle) + length(tail) + frame_bytes
@@ -212,7 +233,7 @@ class StepLoop(StreamRows):
         escaped = self._shown if skip else self._all
         assert escaped is not None
         text = escaped.frag[token] or escaped.fill(token)
-        if stream.mode == CUMULATIVE:
+        if stream.mode != INCREMENTAL:
             # frag lists are shared with the escaped table; an empty text is a plain row too.
             return text if text is not None else False
         made: Any = False if text is None else text + b'","output_ids":[%d' % token

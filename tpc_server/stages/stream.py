@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-# What a group answers to.
+# What a group answers to. Those up to COMPLETION generate for a client.
 NATIVE: Final = 0
-HEALTH: Final = 1
-WARMUP: Final = 2
-CONTROL: Final = 3
+CHAT: Final = 1
+COMPLETION: Final = 2
+HEALTH: Final = 3
+WARMUP: Final = 4
+CONTROL: Final = 5
 
 # How the step loop may treat a plain row of a stream.
 SLOW: Final = 0
 INCREMENTAL: Final = 1
 CUMULATIVE: Final = 2
 UNARY: Final = 3
+DELTA: Final = 4  # OpenAI: the new text between two pieces that stay the same
 
 # Positions in `Stream.hot`, what the step loop needs of a stream in one list: a list is read
 # with one unpacking, where the same attributes would cost a type look-up each.
@@ -26,7 +29,7 @@ MODE: Final = 0  # how a plain row is treated now; SLOW while anything is pendin
 CACHED: Final = 1  # cached_tokens, shown in every frame
 FRAGMENTS: Final = 2  # rendered pieces by token id
 DONE: Final = 3  # completion_tokens
-MIDDLE: Final = 4  # from the ids to the counter
+MIDDLE: Final = 4  # from the ids to the counter; DELTA: (before the text, after it)
 SEND: Final = 5  # the writer's send, or sendmsg for cumulative text
 KEPT: Final = 6  # list of all ids where they are needed at the end, or None
 STREAM: Final = 7
@@ -36,6 +39,7 @@ class Group:
     """The answer to one HTTP request."""
 
     __slots__ = (
+        "about",
         "api",
         "chunked",
         "close",
@@ -50,18 +54,19 @@ class Group:
         "key",
         "last_done",
         "last_ns",
-        "name",
         "remaining",
         "results",
+        "shape",
         "streams",
         "writer",
     )
 
     def __init__(
         self, key: int, writer: Any, api: int, is_stream: bool, is_batch: bool, chunked: bool,
-        close: bool, head_only: bool, extra: bytes, name: str, created_ns: int,
+        close: bool, head_only: bool, extra: bytes, about: Any, created_ns: int, shape: Any,
     ) -> None:  # fmt: skip
         self.key = key  # connection key
+        self.shape = shape  # how its answer looks: see render.shape
         self.writer = writer
         self.api = api
         self.is_stream = is_stream
@@ -70,7 +75,7 @@ class Group:
         self.close = close  # close the connection after the answer
         self.head_only = head_only
         self.extra = extra  # header lines of this answer
-        self.name = name  # of a control request
+        self.about = about  # name of a control request; facts of an OpenAI request
         self.created_ns = created_ns
         self.deadline_ns = 0  # probes and control requests: answered by then
         self.last_ns = created_ns  # last time bytes were known to be written
@@ -89,6 +94,7 @@ class Stream:
         "aborting",
         "context",
         "detok",
+        "events",
         "finish",
         "group",
         "group_rid",
@@ -99,6 +105,7 @@ class Stream:
         "index",
         "logprobs",
         "mode",
+        "opened",
         "out_ids",
         "plan",
         "prompt_ids",
@@ -139,7 +146,9 @@ class Stream:
         self.prompt_ids: list[int] | None = None
         self.logprobs: Any = None
         self.hidden = bytearray()
-        self.transform: Any = None
+        self.transform: Any = None  # a parser of reasoning and tool calls, or None
+        self.events: Any = None  # list of what it made of the text that is not shown yet
+        self.opened = False  # what comes once before the first text has been shown
         self.prompt_tokens = 0
         self.reasoning = 0
         self.finish: Any = None

@@ -1,0 +1,249 @@
+"""Decoder of /v1/chat/completions bodies. Owner: the ingress core that built it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..boundary.messages import GENERATE
+from ..text import chat_prompt
+from . import openai_fields as F
+from .chat_messages import check_messages, check_tools, tool_choice
+from .errors import BadRequest, invalid_type
+from .json_body import check_finite, parse_object
+from .openai import OpenAICall, OpenAIDecoder, count, flag
+
+__all__ = ["ChatDecoder"]
+
+_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
+_TEXT: Final = GENERATE["input_text"]
+# Stands for the prompt until it is rendered.
+_RENDERED_LATER: Final = "-"
+
+
+class ChatDecoder(OpenAIDecoder):
+    """Decodes /v1/chat/completions bodies by one server's limits."""
+
+    TABLE = F.CHAT_TABLE
+
+    def decode(self, body: bytes) -> OpenAICall:
+        """Decode one body. Raises BadRequest; every text names the field."""
+        sampling, request, own = self.split(parse_object(body))
+        messages = check_messages(own.get("messages"))
+        self._max_tokens(sampling)
+        for name, value in self.facts.default_sampling.items():
+            sampling.setdefault(name, value)
+        stream = flag(own, "stream", False)
+        model = self.adapter(own, request)
+        include, running = self.usage_wanted(own)
+        self.response_format(own, sampling)
+        hidden = self.hidden(own, request)
+        meta_info, token_ids = self._extras(own, stream, request)
+        top = self._logprobs(own, request)
+        kwargs = self._template_kwargs(own)
+        tools = check_tools(own["tools"]) if "tools" in own else []
+        parser = self._parser(own, tools, kwargs, sampling, request)
+        if parser is not None and parser[1] is None:
+            tools = []
+        prompt = self._prompt(own, messages, tools, kwargs)
+        native = {"sampling_params": sampling, "stream": stream, **request}
+        if type(prompt) is tuple:
+            native["text"] = _RENDERED_LATER
+        else:
+            native["input_ids"] = prompt
+        samples = sampling.get("n", 1)
+        if samples > 1 and len(body) * (samples - 1) > self.limits.max_clone_bytes:
+            raise BadRequest(
+                f"n={samples} copies of this conversation exceed {self.limits.max_clone_bytes}"
+                " bytes"
+            )
+        wanted = self.decode_native(native)
+        if type(prompt) is tuple:
+            for item in wanted.items:
+                item.text = prompt  # type: ignore[assignment]
+                item.wire[_TEXT] = None
+        facts = {
+            "model": model,
+            "n": samples,
+            "include_usage": include,
+            "continuous_usage": running,
+            "cache_report": self.facts.cache_report,
+            "top_logprobs": top,
+            "hidden": hidden,
+            "token_ids": token_ids,
+            "meta_info": meta_info,
+            "parser": parser,
+        }
+        return OpenAICall(wanted, facts)
+
+    # -- fields ------------------------------------------------------------------------
+
+    def _max_tokens(self, sampling: dict[str, Any]) -> None:
+        most = sampling.setdefault("max_new_tokens", None)
+        context = self.limits.context_len
+        if most is not None and most > context and not self.limits.allow_auto_truncate:
+            raise BadRequest(
+                f"max_completion_tokens is too large: {most}. This model supports at most"
+                f" {context} completion tokens."
+            )
+
+    def _extras(
+        self, own: dict[str, Any], stream: bool, request: dict[str, Any]
+    ) -> tuple[bool, bool]:
+        """(return_meta_info, whether token ids are returned); not while streaming."""
+        given = [
+            flag(own, name, False)
+            for name in ("return_meta_info", "return_token_ids", "return_prompt_token_ids")
+        ]
+        if stream and any(given):
+            name = ("return_meta_info", "return_token_ids", "return_prompt_token_ids")[
+                given.index(True)
+            ]
+            raise BadRequest(f"{name} is not supported with streaming: set stream to false.")
+        token_ids = given[1] or given[2]
+        if token_ids:
+            request["return_prompt_token_ids"] = True
+        return given[0], token_ids
+
+    def _logprobs(self, own: dict[str, Any], request: dict[str, Any]) -> int:
+        """Alternatives a token; -1 without logprobs."""
+        wanted = flag(own, "logprobs", False)
+        top = count(own, "top_logprobs")
+        if not wanted:
+            if top:
+                raise BadRequest("top_logprobs needs logprobs to be true.")
+            return -1
+        request["return_logprob"] = True
+        request["return_text_in_logprobs"] = True
+        request["top_logprobs_num"] = top or 0
+        return top or 0
+
+    def _template_kwargs(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Variables of the template: defaults, the request's own, and what its effort implies."""
+        given = own.get("chat_template_kwargs")
+        if given is None:
+            given = {}
+        elif type(given) is not dict:
+            raise invalid_type(given, "a map", "chat_template_kwargs")
+        check_finite(given, "chat_template_kwargs")
+        if "chat_template" in given:
+            raise BadRequest("chat_template_kwargs.chat_template is not allowed on this server")
+        out = dict(given)
+        effort, enabled = _effort(own)
+        if effort is None:
+            effort = out.get("reasoning_effort", self.facts.template_kwargs.get("reasoning_effort"))
+        thinking = True if enabled else None
+        if effort is not None:
+            out["reasoning_effort"] = effort
+            thinking = effort != "none"
+        if thinking is not None:
+            out.setdefault("thinking", thinking)
+            out.setdefault("enable_thinking", thinking)
+        for name, value in self.facts.template_kwargs.items():
+            out.setdefault(name, value)
+        return out
+
+    def _prompt(
+        self, own: dict[str, Any], messages: list[Any], tools: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Token ids, or the conversation for the template."""
+        ids = own.get("input_ids")
+        if ids is not None:
+            if type(ids) is not list or not all([type(token) is int for token in ids]):
+                raise invalid_type(ids, "an array of token ids", "input_ids")
+            return ids
+        if not self.facts.has_chat_template:
+            raise BadRequest(
+                "this model has no chat template: start the server with --chat-template,"
+                " or use /v1/completions"
+            )
+        return chat_prompt.chat(
+            messages, tools or None, kwargs or None, None,
+            flag(own, "continue_final_message", False),
+        )  # fmt: skip
+
+    # -- tools and reasoning -----------------------------------------------------------
+
+    def _parser(
+        self, own: dict[str, Any], tools: list[Any], kwargs: dict[str, Any],
+        sampling: dict[str, Any], request: dict[str, Any],
+    ) -> tuple[Any, ...] | None:  # fmt: skip
+        """(reasoning parser, tool parser, options), or None when the text is only content."""
+        facts = self.facts
+        choice = tool_choice(own.get("tool_choice"), tools)
+        parallel = flag(own, "parallel_tool_calls", True)
+        separate = flag(own, "separate_reasoning", True)
+        one_piece = not flag(own, "stream_reasoning", True)
+        reasoning = facts.reasoning_parser
+        options: dict[str, Any] = {}
+        if reasoning is not None:
+            from ..parsers.formats import thinks
+
+            inside = thinks(reasoning, kwargs)
+            if inside:
+                request["require_reasoning"] = True
+            options = {"stream_reasoning": not one_piece, "force_reasoning": inside}
+            if not separate:
+                reasoning = None
+        tool_parser = None
+        if choice != "none":
+            tool_parser = self._tool_parser(choice, tools, parallel, sampling)
+            sampling["skip_special_tokens"] = False  # markers of calls may be special tokens
+            options["tool_names"] = [tool["function"]["name"] for tool in tools]
+            options["tool_choice"] = choice.removeprefix("=")
+            options["parallel"] = parallel
+        if reasoning is None and tool_parser is None:
+            return None
+        return reasoning, tool_parser, options
+
+    def _tool_parser(
+        self, choice: str, tools: list[Any], parallel: bool, sampling: dict[str, Any]
+    ) -> str:
+        """The parser for a choice; where a call is demanded its grammar goes to the engine."""
+        if choice == "auto":
+            if self.facts.tool_parser is None:
+                raise BadRequest(
+                    "tools with tool_choice auto need a server that was started with"
+                    " --tool-call-parser"
+                )
+            return self.facts.tool_parser
+        from ..parsers.base import json_schema_for_choice
+
+        if not self.limits.grammars:
+            raise BadRequest(
+                "tool_choice required, or of one function, needs an engine with grammars:"
+                " this server's engine has none"
+            )
+        for name in ("regex", "ebnf", "json_schema", "structural_tag"):
+            if sampling.get(name):
+                raise BadRequest(
+                    "tool_choice required, or of one function, cannot be combined with"
+                    " response_format, regex or ebnf"
+                )
+        if choice != "required":
+            tools = [tool for tool in tools if tool["function"]["name"] == choice[1:]]
+        sampling["json_schema"] = json_schema_for_choice(tools, choice.removeprefix("="), parallel)
+        return "json"
+
+
+def _effort(own: dict[str, Any]) -> tuple[Any, bool]:
+    """(reasoning effort or None, whether reasoning was switched on)."""
+    enabled = False
+    effort = own.get("reasoning_effort")
+    path = "reasoning_effort"
+    reasoning = own.get("reasoning")
+    if reasoning is not None:
+        if type(reasoning) is not dict:
+            raise invalid_type(reasoning, "a map", "reasoning")
+        if reasoning.get("effort") is not None:
+            effort, path = reasoning["effort"], "reasoning.effort"
+        enabled = flag(reasoning, "enabled", False, "reasoning.")
+    if effort is None:
+        return None, enabled
+    if type(effort) is str:
+        if effort not in _EFFORTS:
+            raise BadRequest(f"{path} must be one of {', '.join(_EFFORTS)}, got {effort[:64]!r}")
+    elif type(effort) not in (int, float):
+        raise invalid_type(effort, "a string or a number", path)
+    elif not 0 <= effort <= 0.99:
+        raise BadRequest(f"{path} must be in [0, 0.99], got {effort}")
+    return effort, enabled

@@ -1,0 +1,71 @@
+"""How the answer to one HTTP request looks, whatever generates it. Owner: the detok core.
+
+A shape turns what a stream's buffers hold into bytes. The step loop and `rows.py` know when there
+is something to show; a shape knows what it looks like. `NativeShape` is one per core, the shapes of
+OpenAI answers are one per request.
+
+Standard library only: runs in a subinterpreter too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from . import native
+from .logprobs import LogprobBuffers
+
+# How a plain row may be written: the modes of `stages.stream`.
+_INCREMENTAL: Final = 1
+_CUMULATIVE: Final = 2
+
+
+class NativeShape:
+    """`/generate`: a frame is the newest state, or with `incremental` what is new."""
+
+    def __init__(self, weight_version: bytes, incremental: bool, has_text: bool) -> None:
+        self.weight_version = weight_version  # a JSON string
+        self.incremental = incremental  # what was shown is cut from the buffers
+        self.mode = _INCREMENTAL if incremental else _CUMULATIVE
+        self._has_text = has_text
+
+    def logprobs(self, text_of: Callable[[int], str] | None, bytes_of: Any) -> Any:
+        """Where a stream's logprobs go."""
+        return LogprobBuffers(text_of)
+
+    def frame(self, stream: Any, latency_s: float | None) -> bytes:
+        """The event that shows all that is new; `latency_s` on the last one only."""
+        meta = native.meta_info(stream, self.weight_version, latency_s)
+        return b"data: %b\n\n" % native.result(stream, self._has_text, meta, stream.group.is_batch)
+
+    def middle(self, stream: Any) -> Any:
+        """What the step loop puts between the ids and the counter of a plain row."""
+        return b'%b%b,"completion_tokens":' % (
+            native.META_OPEN,
+            native.meta_middle(
+                stream.rid_json, b"null", stream.prompt_tokens, self.weight_version,
+                stream.cached, stream.reasoning,
+            ),
+        )  # fmt: skip
+
+    def result(self, stream: Any, latency_s: float) -> bytes:
+        """The answer object of one item that is not streamed."""
+        meta = native.meta_info(stream, self.weight_version, latency_s)
+        return native.result(stream, self._has_text, meta, False)
+
+    def body(self, group: Any) -> bytes:
+        """The whole answer, once every item has its result."""
+        body = b",".join(group.results)
+        return b"[%b]" % body if group.is_batch else body
+
+    def ending(self, group: Any) -> bytes:
+        """Events between the last one of the streams and the terminator."""
+        return b""
+
+    def error_frame(self, message: str, status: int, index: int | None) -> bytes:
+        """An event that reports an error."""
+        return native.error_frame(message, status, index)
+
+    def error_body(self, message: str, status: int) -> bytes:
+        """The body of an error answer."""
+        return native.error_body(message, status)

@@ -1,0 +1,54 @@
+"""/v1/completions and /v1/chat/completions. Owner: the core's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..contract.chat import ChatDecoder
+from ..contract.completion import CompletionDecoder
+from ..contract.errors import BadRequest, openai_error_body
+from ..contract.openai import OpenAICall
+from ..http1 import HttpRequest
+from ..render import http
+from ..render.openai import Spec
+from ..stages import stream as records
+from .generate import GenerateHandlers
+
+if TYPE_CHECKING:
+    from ..stages.connections import Connection
+
+
+class OpenAIHandlers(GenerateHandlers):
+    """The OpenAI routes: decoded to the native request, answered in their own shape."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        limits, facts = self.setup.limits, self.setup.openai
+        self._chat = ChatDecoder(limits, self._decoder, facts)
+        self._completion = CompletionDecoder(limits, self._decoder, facts)
+
+    def chat(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /v1/chat/completions."""
+        self._complete(conn, request, close, records.CHAT, self._chat.decode)
+
+    def completions(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /v1/completions."""
+        self._complete(conn, request, close, records.COMPLETION, self._completion.decode)
+
+    def _complete(
+        self, conn: Connection, request: HttpRequest, close: bool, api: int,
+        decode: Callable[[bytes], OpenAICall],
+    ) -> None:  # fmt: skip
+        try:
+            if self.setup.skip_tokenizer:
+                raise BadRequest("this route needs a tokenizer: this server has none")
+            wanted, facts = decode(request.body)
+            first = wanted.items[0]
+            spec = Spec(first.group or first.rid, created=int(time.time()), **facts)
+            self.submit(conn, request, close, api, tuple(spec), wanted)
+        except BadRequest as error:
+            self.counters.errors += 1
+            body = openai_error_body(error.message, error.status)
+            self._stage.answer(conn, error.status, body, http.JSON, close)

@@ -1,0 +1,82 @@
+"""Prompts that are more than a plain text, as plain data. Owner: stateless, any core.
+
+A job's `text` is a `str` (a plain text: the tokenizer's special tokens go around it) or one of the
+tuples made here; they cross between cores by marshal. Nobody changes one once it is made.
+
+    (TEXT, text, add_special_tokens)
+    (CHAT, messages, tools, kwargs, add_generation_prompt, continue_final_message)
+
+TEXT    a text with or without the special tokens that the tokenizer puts around it.
+CHAT    a conversation for the chat template; the template alone puts special tokens.
+    messages                list of dicts, as the client sent them: content as a string or as a
+                            list of parts, tool_calls with arguments as JSON text or as an object
+    tools                   list of dicts (`{"type": "function", "function": {…}}`) or None
+    kwargs                  more variables of the template (chat_template_kwargs, reasoning_effort)
+                            or None; those of --default-chat-template-kwargs are put under them
+    add_generation_prompt   None: as a chat request wants it, that is True, and a final assistant
+                            message is shown as a user's; True or False: just that
+    continue_final_message  a final assistant message is left out and its text put behind the
+                            generation prompt
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+TEXT: Final = 0
+CHAT: Final = 1
+
+#: A conversation of more messages than this is a long one, whatever they hold.
+LONG_CHAT_MESSAGES: Final = 50
+#: What a value in a message costs beside its characters, in characters.
+_VALUE_CHARS: Final = 8
+
+Prompt = str | tuple[Any, ...]
+
+
+class ChatTemplateError(ValueError):
+    """A template that does not compile, or messages that it cannot be rendered with."""
+
+
+def text(text: str, add_special_tokens: bool) -> Prompt:
+    """A text, with or without special tokens around it."""
+    return text if add_special_tokens else (TEXT, text, False)
+
+
+def chat(
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool = False,
+) -> tuple[Any, ...]:
+    """A conversation."""
+    return (CHAT, messages, tools, kwargs, add_generation_prompt, continue_final_message)
+
+
+def is_long(prompt: Prompt, limit: int) -> bool:
+    """Whether a prompt has more than about `limit` characters, or many messages."""
+    if isinstance(prompt, str):
+        return len(prompt) > limit
+    if prompt[0] == TEXT:
+        return len(prompt[1]) > limit
+    if len(prompt[1]) > LONG_CHAT_MESSAGES:
+        return True
+    # Not recursive: a client decides how deep this is.
+    left = limit
+    todo: list[Any] = [prompt[1], prompt[2], prompt[3]]
+    while todo:
+        value = todo.pop()
+        kind = type(value)
+        left -= _VALUE_CHARS
+        if kind is str:
+            left -= len(value)
+        elif kind is dict:
+            todo.extend(value.values())
+        elif kind is list:
+            if len(value) * _VALUE_CHARS > left:
+                return True
+            todo.extend(value)
+        if left < 0:
+            return True
+    return False
