@@ -128,6 +128,11 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--weight-version", default="default", metavar="TEXT",
                    help="reported with every answer")  # fmt: skip
 
+    g.add_argument("--chat-template", metavar="TEMPLATE", help="Jinja file, name of one of the "
+                   "model's templates, or the template itself (default: the model's)")  # fmt: skip
+    g.add_argument("--default-chat-template-kwargs", default="{}", metavar="JSON",
+                   help="variables of the chat template under each request's own")  # fmt: skip
+
     g = p.add_argument_group("llama engine")
     g.add_argument("--max-running-requests", type=int, default=16, metavar="N",
                    help="sequences decoded together; more wait")  # fmt: skip

@@ -85,6 +85,7 @@ def _run(given: Any) -> int:
 
 def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
     from .server import Server, ServerError
+    from .text.chat_prompt import ChatTemplateError
     from .text.load import TokenizerError
 
     try:
@@ -97,6 +98,8 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
             port=given.port,
             log_level=given.log_level,
             weight_version=given.weight_version,
+            chat_template=given.chat_template,
+            default_chat_template_kwargs=given.default_chat_template_kwargs,
             skip_tokenizer_init=given.skip_tokenizer_init,
             skip_server_warmup=given.skip_server_warmup,
             incremental_streaming_output=given.incremental_streaming_output,
@@ -130,7 +133,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
             log_format=given.log_format,
         )
         return Server(args, options=options)
-    except (TypeError, TokenizerError, ListenError, ServerError) as error:
+    except (TypeError, TokenizerError, ChatTemplateError, ListenError, ServerError) as error:
         raise Problem(str(error)) from None
 
 

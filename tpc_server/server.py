@@ -29,6 +29,7 @@ from .mailbox import EventFd
 from .mesh import ALIEN, Ends, Mesh
 from .monitor import Monitor
 from .setup import CoreSetup
+from .text.chat_source import chat_source
 from .text.load import load_tokenizer
 
 _JOIN_S: Final = 8.0
@@ -58,8 +59,9 @@ class Server:
 
     cores: None leaves the threads unpinned; a list names the CPUs they may be pinned to.
     The caps count requests (towards the scheduler), frames (from it) and messages (between
-    cores); bytes are bounded besides. Raises TypeError on bad arguments, `text.load.TokenizerError`
-    and `listen.ListenError` when the tokenizer or the port cannot be had.
+    cores); bytes are bounded besides. Raises TypeError on bad arguments,
+    `text.load.TokenizerError`, `text.chat_prompt.ChatTemplateError` and `listen.ListenError` when
+    the tokenizer, its chat template or the port cannot be had.
     """
 
     def __init__(
@@ -75,10 +77,13 @@ class Server:
             raise TypeError(f"port_offset {port_offset}: the port would be outside 0 to 65535")
         self.options = options = options or Options()
         self.server_args = server_args
-        tokenizer = None
+        tokenizer = template = None
         if not server_args.skip_tokenizer_init:
             path = server_args.tokenizer_path or server_args.model_path
             tokenizer = load_tokenizer(path, server_args.revision)
+            template = chat_source(
+                tokenizer, server_args.chat_template, server_args.default_chat_template_kwargs
+            )
         self.plan = options.plan or self._plan(server_args, cores)
         self.mode = "in-process"
         ingress = self.plan.stage_cores("ingress")
@@ -99,7 +104,7 @@ class Server:
         info = ServerInfo(server_args, self.plan, self.mode, "native")
         self.setup = CoreSetup(
             server_args, options, tokenizer, info, self._log.log, self._wake.write, self._mesh,
-            self._words,
+            self._words, template,
         )  # fmt: skip
         self.port = SchedulerPort(self._mesh)
         # Signals, drains and warm-ups come from whatever thread asks; one ring end per core.

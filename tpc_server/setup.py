@@ -16,6 +16,7 @@ from .contract.limits import Limits
 from .contract.openai import OpenAIFacts, default_sampling
 from .info import ServerInfo, allowed_state, core_counters
 from .render import http, native
+from .text.chat_source import ChatSource
 from .text.load import LoadedTokenizer
 
 _NS = 1_000_000_000
@@ -27,7 +28,7 @@ class CoreSetup:
     def __init__(
         self, args: ServerArgs, options: Options, tokenizer: LoadedTokenizer | None,
         info: ServerInfo, log: Callable[..., None], wake_main: Callable[[], None], link: Any,
-        words: Any,
+        words: Any, chat_template: ChatSource | None = None,
     ) -> None:  # fmt: skip
         model = args.model_config
         self.log = log
@@ -39,6 +40,9 @@ class CoreSetup:
         self.incremental = args.incremental_streaming_output
         self.skip_tokenizer = args.skip_tokenizer_init or tokenizer is None
         self.tokenizer_json = tokenizer.json_text if tokenizer is not None else None
+        self.bos_id = tokenizer.bos_id if tokenizer is not None else None
+        # What `text.chat_template` is built from; None: no template, no chat requests.
+        self.chat_template = chat_template
         self.pieces = tokenizer.pieces if tokenizer is not None else None
         # Whether the end of the prompt has a say in how the first token is shown.
         table = self.pieces

@@ -126,7 +126,10 @@ def test_now_is_never_before_what_was_just_posted():
 
 @pytest.fixture
 def tokenize():
-    setup = SimpleNamespace(tokenizer_json=None, limits=Limits(4096, 256), needs_context=False)
+    setup = SimpleNamespace(
+        tokenizer_json=None, limits=Limits(4096, 256), needs_context=False, chat_template=None,
+        bos_id=None,
+    )  # fmt: skip
     outbox = Outbox()
     to_scheduler, aborts = FakeSender(), SimpleNamespace(posted=[])
     aborts.post_urgent = lambda kind, key, parts: aborts.posted.append(key)
@@ -183,11 +186,12 @@ def test_a_long_request_on_its_way_does_not_refuse_the_next(tokenize):
 
 
 def test_without_threads_a_long_prompt_is_encoded_on_the_core(tokenize, monkeypatch):
-    def none(encoder):
+    def none(*args):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("tpc_server.stages.tokenize.EncodeHelper", none)
-    tokenize.stage._encoder = SimpleNamespace(encode=lambda text: [len(text) % 7])
+    tokenize.stage._encoder = object()
+    tokenize.stage._prompts = SimpleNamespace(encode=lambda text: [len(text) % 7])
     rid, _, _, *rest = job("a#1")
     tokenize.stage.inbox.append((frame.T_JOB, 7, [(rid, "x" * 9000, None, *rest)]))
     tokenize.stage.poll(100)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests import text_samples as samples
-from tpc_server.text.encode import EncodeHelper, Encoder
+from tpc_server.text.encode import EncodeHelper, Encoder, PromptEncoder
 
 JSON = json.dumps(
     samples.byte_level_dict() | {"pre_tokenizer": samples.BYTE_LEVEL | {"add_prefix_space": False}}
@@ -42,11 +42,16 @@ def wait(helper: EncodeHelper, count: int) -> list:
     return found
 
 
+def as_bytes(encoder: Encoder, text: str) -> bytes:
+    return PromptEncoder(encoder, None, None).encode_bytes(text)
+
+
 def test_ids_as_list_and_as_bytes(encoder):
     ids = encoder.encode("hé")
     assert ids == [0x68, 0xC3, 0xA9]
-    assert encoder.encode_bytes("hé") == struct.pack("=3q", *ids)
-    assert encoder.encode_bytes("") == b""
+    prompts = PromptEncoder(encoder, None, None)
+    assert prompts.encode_bytes("hé") == struct.pack("=3q", *ids)
+    assert prompts.encode_bytes("") == b""
 
 
 def test_encoding_starts_no_threads_of_its_own(encoder):
@@ -69,7 +74,7 @@ def test_results_come_in_order_with_their_tags(helper, encoder):
         helper.submit(("tag", n), text)
     results = wait(helper, len(texts))
     assert [tag for tag, _, _ in results] == [("tag", n) for n in range(50)]
-    assert [ids for _, ids, _ in results] == [encoder.encode_bytes(text) for text in texts]
+    assert [ids for _, ids, _ in results] == [as_bytes(encoder, text) for text in texts]
     assert all(error is None for _, _, error in results)
     assert helper.results() == []
     assert select.select([helper.fileno()], [], [], 0)[0] == []
@@ -81,7 +86,7 @@ def test_a_text_that_does_not_encode_fails_alone(helper, encoder):
     first, second = wait(helper, 2)
     assert (first[0], first[1]) == (1, b"")
     assert isinstance(first[2], Exception)
-    assert second == (2, encoder.encode_bytes("a"), None)
+    assert second == (2, as_bytes(encoder, "a"), None)
 
 
 def test_close_ends_the_thread_and_is_not_held_up_by_waiting_jobs(encoder):

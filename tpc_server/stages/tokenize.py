@@ -1,8 +1,11 @@
-"""Tokenize: text to ids, requests into the scheduler's ring. Owner: the core that runs the stage.
+"""Tokenize: prompts to ids, requests into the scheduler's ring. Owner: the core that runs it.
 
 The core that sent a request also sends its abort, so that the scheduler never sees an abort
 before its request. Long prompts go to a helper thread: the tokenizer works without the GIL, and
 the kernel shares the CPU, so streams of this core go on.
+
+A job: (wire rid, prompt | None, ids | None, message, ids for logprobs | None, whether detok wants
+the prompt's ids). The prompt is a text or a tuple of `text.chat_prompt`, where their layout is.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from .. import frame
 from ..boundary import codec, messages, wire
 from ..contract.errors import BadRequest, openai_error_body
 from ..contract.limits import check_lengths
-from ..text.encode import LONG_TEXT_CHARS, EncodeHelper, Encoder
+from ..text.chat_prompt import ChatTemplateError, is_long
+from ..text.encode import LONG_TEXT_CHARS, EncodeHelper, Encoder, PromptEncoder
 from ..text.stops import count_stop_tokens
 from ..text.windowed import CONTEXT_IDS
 from . import texts
@@ -56,6 +60,11 @@ class TokenizeStage:
         self._detok: dict[int, Port] = {}
         self._pack = codec.make_packer()
         self._encoder = Encoder(setup.tokenizer_json) if setup.tokenizer_json else None
+        self._prompts: PromptEncoder | None = None
+        if self._encoder is not None:
+            self._prompts = PromptEncoder(self._encoder, setup.chat_template, setup.bos_id)
+            if setup.chat_template is not None:
+                self._prompts.compile()  # now, not in the middle of other requests' streams
         self._helper: EncodeHelper | None = None
         self._limits = setup.limits
         self._needs_context = setup.needs_context
@@ -121,21 +130,21 @@ class TokenizeStage:
     # -- jobs ------------------------------------------------------------------------
 
     def _start(self, core: int, job: tuple[Any, ...]) -> None:
-        rid, text, ids = job[:3]
+        rid, prompt, ids = job[:3]
         if rid in self._cancelled:
             self._drop(core, rid)
             return
         if ids is None:
-            encoder = self._encoder
-            if encoder is None:
+            prompts = self._prompts
+            if prompts is None:
                 self._fail(core, rid, 400, "text needs a tokenizer: this server has none")
                 return
-            if len(text) > LONG_TEXT_CHARS and self._hand_over(core, job):
+            if is_long(prompt, LONG_TEXT_CHARS) and self._hand_over(core, job):
                 return
             try:
-                ids = encoder.encode(text)
+                ids = prompts.encode(prompt)
             except Exception as error:
-                self._fail(core, rid, 400, f"the text could not be tokenized: {error}")
+                self._fail(core, rid, 400, _refusal(error))
                 return
             self.counters.encoded += 1
         self._send(core, job, ids)
@@ -150,8 +159,9 @@ class TokenizeStage:
 
     def _make_helper(self) -> EncodeHelper | None:
         assert self._encoder is not None
+        setup = self.setup
         try:
-            self._helper = EncodeHelper(self._encoder)
+            self._helper = EncodeHelper(self._encoder, setup.chat_template, setup.bos_id)
         except (OSError, RuntimeError):
             return None
         self.helper_hook(self._helper.fileno(), self)
@@ -169,12 +179,12 @@ class TokenizeStage:
             if rid in self._cancelled:
                 self._drop(core, rid)
             elif error is not None:
-                self._fail(core, rid, 400, f"the text could not be tokenized: {error}")
+                self._fail(core, rid, 400, _refusal(error))
             else:
                 self._send(core, job, ids)
 
     def _send(self, core: int, job: tuple[Any, ...], ids: Any) -> None:
-        rid, _text, _ids, wanted, logprob_ids, want_ids = job
+        rid, _prompt, _ids, wanted, logprob_ids, want_ids = job
         sampling = wanted[SAMPLING]
         data = ids if isinstance(ids, bytes) else array("q", ids)
         count = len(data) // 8 if isinstance(data, bytes) else len(data)
@@ -315,6 +325,13 @@ class TokenizeStage:
         if self._helper is not None:
             self._helper.close()
             self._helper = None
+
+
+def _refusal(error: Exception) -> str:
+    """What the client is told of a prompt that has no ids."""
+    if isinstance(error, ChatTemplateError):
+        return str(error)
+    return f"the text could not be tokenized: {error}"
 
 
 def ids_of(data: bytes | array[int]) -> list[int]:

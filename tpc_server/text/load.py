@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tpc_server.text.chat_source import DEFAULT, folder_templates, gguf_templates
 from tpc_server.text.gguf_meta import GgufError, read_metadata
 from tpc_server.text.gguf_vocab import VocabError, bos_eos, tokenizer_json
 from tpc_server.text.hub_cache import cached_snapshot
@@ -19,6 +20,10 @@ from tpc_server.text.pieces import PieceTable, compile_pieces, token_strings
 #: Tokenizer classes of Hugging Face transformers that put BOS and EOS themselves, by two settings,
 #: whatever post-processor the tokenizer.json has (SGLang runs these classes).
 _SETS_BOS: Final = frozenset(("Llama", "CodeLlama", "Gemma", "Cohere"))
+_ROLES: Final = (
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token"),
+    "mask_token",
+)
 #: Larger values in ``model_max_length`` mean that no length was set.
 _NO_LENGTH: Final = 1 << 40
 
@@ -32,14 +37,15 @@ class LoadedTokenizer:
 
     ``json_text``: a tokenizer.json for ``Encoder``. ``pieces``: what each id emits, or ``None``
     when the decoder does not compile (``WindowedDetok`` then). ``add_bos``: whether encoding a
-    plain text puts the BOS in front. ``special_tokens``: texts by role (``bos_token`` …), for chat
-    templates. ``source``: the file it came from.
+    plain text puts the BOS in front. ``chat_templates``: Jinja sources by name;
+    ``special_tokens``: texts by role (``bos_token`` …), which they use. ``source``: the file it
+    came from.
     """
 
     __slots__ = (
         "add_bos",
         "bos_id",
-        "chat_template",
+        "chat_templates",
         "eos_ids",
         "json_text",
         "model_max_length",
@@ -57,7 +63,7 @@ class LoadedTokenizer:
         eos_ids: tuple[int, ...],
         add_bos: bool,
         vocab_size: int,
-        chat_template: str | None,
+        chat_templates: dict[str, str],
         model_max_length: int | None,
         special_tokens: dict[str, str],
         source: str,
@@ -68,10 +74,15 @@ class LoadedTokenizer:
         self.eos_ids = eos_ids
         self.add_bos = add_bos
         self.vocab_size = vocab_size
-        self.chat_template = chat_template
+        self.chat_templates = chat_templates
         self.model_max_length = model_max_length
         self.special_tokens = special_tokens
         self.source = source
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template that is used when no other is asked for."""
+        return self.chat_templates.get(DEFAULT)
 
 
 def load_tokenizer(path_or_id: str, revision: str | None = None) -> LoadedTokenizer:
@@ -105,7 +116,10 @@ def _from_folder(folder: Path) -> LoadedTokenizer:
         return _from_json(path)
     models = sorted(p for p in folder.glob("*.gguf") if not p.name.startswith("mmproj"))
     if models:
-        return _from_gguf(models[0])
+        loaded = _from_gguf(models[0])
+        # A template that somebody laid beside the model goes before the one inside.
+        loaded.chat_templates = folder_templates(folder) or loaded.chat_templates
+        return loaded
     found = [
         name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).exists()
     ]
@@ -139,7 +153,7 @@ def _from_json(path: Path) -> LoadedTokenizer:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise TokenizerError(f"{path}: damaged tokenizer.json: {error!r}") from None
     ids = {text: index for index, text in tokens.items()}
-    special = _special_tokens(config)
+    special = _special_tokens(folder, config)
     bos = special.get("bos_token")
     _apply_bos_rule(data, config, ids, special)
     # Lengths are checked elsewhere; a cut or padded prompt would be a wrong one.
@@ -152,17 +166,21 @@ def _from_json(path: Path) -> LoadedTokenizer:
         eos_ids=_eos_ids(folder, ids.get(special.get("eos_token", ""))),
         add_bos=bos is not None and _adds(data.get("post_processor"), bos),
         vocab_size=max(tokens, default=-1) + 1,
-        chat_template=_chat_template(folder, config),
+        chat_templates=folder_templates(folder, config),
         model_max_length=int(length) if length is not None and length < _NO_LENGTH else None,
         special_tokens=special,
         source=str(path),
     )
 
 
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+def _special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     special: dict[str, str] = {}
-    for role in ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token"):
-        token = config.get(role)
+    # What the configuration says counts, a null too; the older file fills the rest.
+    said = {**_read_json(folder / "special_tokens_map.json", required=False), **config}
+    more = said.get("extra_special_tokens")  # by name: `image_token` and the like
+    for role, token in {**(more if isinstance(more, dict) else {}), **said}.items():
+        if role not in _ROLES and not (isinstance(more, dict) and role in more):
+            continue
         if isinstance(token, Mapping):
             token = token.get("content")
         if isinstance(token, str):
@@ -181,20 +199,6 @@ def _eos_ids(folder: Path, of_tokenizer: int | None) -> tuple[int, ...]:
     if of_tokenizer is not None and of_tokenizer not in ends:
         ends.append(of_tokenizer)
     return tuple(ends)
-
-
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """A chat_template.jinja file goes before the config, whose list names one ``default``."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text("utf-8")
-    template = config.get("chat_template")
-    if template is None:
-        template = _read_json(folder / "chat_template.json", required=False).get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
 
 
 def _apply_bos_rule(
@@ -259,6 +263,7 @@ def _from_gguf(path: Path) -> LoadedTokenizer:
         ("sep_token", "seperator_token_id"),
         ("pad_token", "padding_token_id"),
         ("cls_token", "cls_token_id"),
+        ("mask_token", "mask_token_id"),
     ):
         index = meta.get(f"tokenizer.ggml.{key}")
         if index is not None and 0 <= index < len(tokens):
@@ -271,7 +276,7 @@ def _from_gguf(path: Path) -> LoadedTokenizer:
         eos_ids=tuple(ends),
         add_bos=add_bos,
         vocab_size=len(tokens),
-        chat_template=meta.get("tokenizer.chat_template"),
+        chat_templates=gguf_templates(meta),
         model_max_length=int(length) if length is not None else None,
         special_tokens=special,
         source=str(path),

@@ -1,0 +1,261 @@
+"""Chat templates, rendered as Hugging Face transformers does. Owner: the thread that made one.
+
+Jinja in an immutable sandbox, with the same extensions, filters and globals. The templates are the
+operator's and trusted; the messages are not. So the output, the time and the numbers that a
+template may be talked into have bounds, and whatever goes wrong is one `ChatTemplateError`.
+
+Only who has a template imports this module: it imports jinja2.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.runtime import Macro
+from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
+
+from .chat_messages import bare_functions, for_template, split_final
+from .chat_prompt import ChatTemplateError
+from .chat_source import DEFAULT, ChatSource
+from .content_format import content_format
+
+#: The template that is taken when a request has tools.
+_TOOL_USE: Final = "tool_use"
+MAX_OUTPUT_CHARS: Final = 64 << 20
+MAX_RENDER_S: Final = 10.0
+#: Numbers of all `range`s of one rendering; a single one has jinja2's own bound.
+MAX_RANGES: Final = 10 * MAX_RANGE
+_MAX_POWER: Final = 1024
+_CHUNKS: Final = 64  # pieces of output between two looks at the bounds
+_DICT_METHODS: Final = frozenset(dir(dict))
+#: Arguments of transformers' `apply_chat_template` and names that are always given.
+RESERVED: Final = frozenset(
+    (
+        "messages", "conversation", "tools", "add_generation_prompt", "continue_final_message",
+        "chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors",
+        "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
+    )
+)  # fmt: skip
+
+
+class ChatTemplate:
+    """The compiled templates of one model."""
+
+    __slots__ = ("_base", "_compiled", "_environment", "_kwargs")
+
+    def __init__(self, source: ChatSource) -> None:
+        """Compiles all templates; raises ChatTemplateError naming the one that does not."""
+        self._environment = _Environment()
+        self._kwargs = dict(source.default_kwargs)
+        check_kwargs(self._kwargs)
+        # One dict makes the variables of a rendering; the globals are copied only here.
+        self._base = {**self._environment.globals, **source.special_tokens}
+        self._compiled: dict[str, tuple[Any, str]] = {}
+        for name, text in source.templates.items():
+            try:
+                compiled = self._environment.from_string(text)
+                self._compiled[name] = compiled, content_format(self._environment, text)
+            except jinja2.TemplateSyntaxError as error:
+                raise ChatTemplateError(
+                    f"chat template {name!r} does not compile: line {error.lineno}: {error}"
+                ) from None
+            except (RecursionError, ValueError, SyntaxError) as error:
+                raise ChatTemplateError(
+                    f"chat template {name!r} does not compile: {error!r}"
+                ) from None
+
+    def prompt(self, chat: tuple[Any, ...]) -> tuple[str, str]:
+        """(text, text to put behind it) of a `chat_prompt.CHAT`; raises ChatTemplateError."""
+        _, messages, tools, kwargs, add, continue_final = chat
+        messages = for_template(messages, self._pick(tools)[1])
+        behind = ""
+        if add is None or continue_final:
+            messages, behind = split_final(messages, continue_final)
+        add = add is not False
+        try:
+            return self.render(messages, tools, add, kwargs), behind
+        except ChatTemplateError:
+            bare = bare_functions(tools or [])
+            if not tools or bare == tools:
+                raise
+        return self.render(messages, bare, add, kwargs), behind
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        kwargs: dict[str, Any] | None = None,
+    ) -> str:
+        """The text of these messages, which go to the template as they are."""
+        compiled, _ = self._pick(tools)
+        variables = {**self._base, "documents": None, **self._kwargs}
+        if kwargs:
+            check_kwargs(kwargs)
+            variables.update(kwargs)
+        _check_documents(variables["documents"])
+        variables["messages"] = messages
+        variables["tools"] = tools
+        variables["add_generation_prompt"] = add_generation_prompt
+        return self._environment.run(compiled, variables)
+
+    def _pick(self, tools: list[dict[str, Any]] | None) -> tuple[Any, str]:
+        """(compiled template, content format)."""
+        compiled = self._compiled
+        if tools is not None and _TOOL_USE in compiled:
+            return compiled[_TOOL_USE]
+        if DEFAULT in compiled:
+            return compiled[DEFAULT]
+        if not compiled:
+            raise ChatTemplateError("this model has no chat template")
+        return next(iter(compiled.values()))
+
+
+def check_kwargs(kwargs: dict[str, Any]) -> None:
+    """Refuses variables that are not the template's to take. Raises ChatTemplateError."""
+    if not RESERVED.isdisjoint(kwargs):
+        name = sorted(RESERVED.intersection(kwargs))[0]
+        raise ChatTemplateError(f"chat_template_kwargs.{name} is not a variable of the template")
+
+
+def _check_documents(documents: Any) -> None:
+    if documents is None:
+        return
+    if type(documents) is not list or not all(type(one) is dict for one in documents):
+        raise ChatTemplateError("chat_template_kwargs.documents must be a list of objects")
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what an assistant said, for training; here it marks nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own way
+
+    def parse(self, parser: Any) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox of one thread."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=(_Generation, loopcontrols)
+        )
+        self.filters["tojson"] = _tojson
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = _strftime_now
+        self.globals["range"] = self._range
+        self._ranges_left = 0
+
+    def run(self, template: Any, variables: dict[str, Any]) -> str:
+        """Render; `variables` is used up. Raises ChatTemplateError."""
+        self._ranges_left = MAX_RANGES
+        context = template.new_context(variables, shared=True)
+        pieces = template.root_render_func(context)
+        try:
+            return _collect(pieces)
+        except ChatTemplateError:
+            raise
+        except jinja2.TemplateError as error:
+            message = str(error) or type(error).__name__
+            raise ChatTemplateError(message) from None
+        except RecursionError:
+            raise ChatTemplateError("the chat template recurses too deeply") from None
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ChatTemplateError(f"the chat template failed: {what}") from None
+        finally:
+            pieces.close()
+            _release(context)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """`obj.attribute`: what the sandbox does, without an exception per key of a dict."""
+        if type(obj) is dict and attribute not in _DICT_METHODS:
+            if attribute in obj:
+                return obj[attribute]
+            return self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Repeated texts and powers of bounded size."""
+        if operator == "**":
+            if isinstance(right, int) and abs(right) > _MAX_POWER:
+                raise ChatTemplateError(f"the chat template asks for a power of {right}")
+        else:
+            for one, other in ((left, right), (right, left)):
+                repeats = isinstance(one, int) and isinstance(other, (str, list, tuple))
+                if repeats and one * len(other) > MAX_OUTPUT_CHARS:
+                    raise ChatTemplateError(_TOO_LONG)
+        return super().call_binop(context, operator, left, right)
+
+    def _range(self, *args: int) -> range:
+        numbers = range(*args)
+        self._ranges_left -= len(numbers)
+        if self._ranges_left < 0 or len(numbers) > MAX_RANGE:
+            raise ChatTemplateError("the chat template loops over too many numbers")
+        return numbers
+
+
+_TOO_LONG: Final = f"the chat template makes more than {MAX_OUTPUT_CHARS} characters"
+
+
+def _collect(pieces: Any) -> str:
+    """All output, within the bounds."""
+    out: list[str] = []
+    room = MAX_OUTPUT_CHARS
+    ends = 0.0
+    while some := list(islice(pieces, _CHUNKS)):
+        text = "".join(some)
+        room -= len(text)
+        if room < 0:
+            raise ChatTemplateError(_TOO_LONG)
+        out.append(text)
+        if len(some) < _CHUNKS:
+            break
+        now = time.monotonic()
+        if not ends:
+            ends = now + MAX_RENDER_S
+        elif now > ends:
+            raise ChatTemplateError(f"the chat template ran longer than {MAX_RENDER_S:g} seconds")
+    return "".join(out)
+
+
+def _release(context: Any) -> None:
+    """Breaks the cycles between a rendering and its macros (the collector is off, ADR 4)."""
+    for value in context.vars.values():
+        if type(value) is Macro:
+            value._func = None  # type: ignore[assignment]
+    context.vars.clear()
+    context.parent.clear()
+
+
+def _raise_exception(message: Any) -> None:
+    raise jinja2.TemplateError(str(message))
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is, unlike jinja2's own filter, which escapes for HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
