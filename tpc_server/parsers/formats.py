@@ -1,0 +1,91 @@
+"""What each family writes around reasoning and tool calls, as data. Owner: any thread (constants).
+
+A new family is a line here as long as its markers or its JSON differ and nothing else does. The
+names are SGLang's for `--reasoning-parser` and `--tool-call-parser`; `think` and `json` are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+
+class ThinkFormat(NamedTuple):
+    """A block of reasoning at the start of the output."""
+
+    open: str = "<think>"
+    close: str = "</think>"
+    #: The output starts inside the block, whatever the request says.
+    always: bool = False
+    #: The template argument that switches thinking, and whether it is on when nobody says.
+    switch: str = ""
+    default_on: bool = False
+    #: Ends a block that is never closed: models forget the closing tag before a call.
+    tool: str = ""
+
+
+class ToolFormat(NamedTuple):
+    """Calls as JSON objects, in blocks between markers or as the whole content."""
+
+    begin: str = ""
+    end: str = ""
+    #: Content that starts with a call or an array of calls is a block without markers.
+    bare: bool = False
+    name: str = "name"
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+
+
+_TOOL: Final = "<tool_call>"
+_ALWAYS: Final = ThinkFormat(always=True)
+_QWEN: Final = ThinkFormat(switch="enable_thinking", default_on=True, tool=_TOOL)
+_QWEN_ALWAYS: Final = ThinkFormat(always=True, tool=_TOOL)
+_ON_REQUEST: Final = ThinkFormat(switch="enable_thinking", tool=_TOOL)
+_DEEPSEEK: Final = ThinkFormat(switch="thinking")
+
+REASONING_PARSERS: Final[Mapping[str, ThinkFormat]] = {
+    "think": ThinkFormat(),
+    "deepseek-r1": _ALWAYS,
+    "deepseek-v3": ThinkFormat(switch="thinking", tool=_TOOL),
+    "deepseek-v4": _DEEPSEEK,
+    "deepseek-v41": _DEEPSEEK,
+    "dots": _QWEN,
+    "gigachat35": _ALWAYS,
+    "glm45": _QWEN,
+    "interns1": _QWEN,
+    "kimi": ThinkFormat("◁think▷", "◁/think▷"),
+    "kimi_k2": ThinkFormat(switch="thinking", default_on=True, tool="<|tool_calls_section_begin|>"),
+    "mimo": _ON_REQUEST,
+    "minimax": _QWEN_ALWAYS,
+    "mistral": ThinkFormat("[THINK]", "[/THINK]"),
+    "nanbeige": _QWEN,
+    "nemotron_3": _QWEN,
+    "poolside_v1": _ON_REQUEST,
+    "qwen3": _QWEN,
+    "qwen3-thinking": _QWEN_ALWAYS,
+    "step3": _ALWAYS,
+    "step3p5": _ALWAYS,
+}
+
+_HERMES: Final = ToolFormat(_TOOL, "</tool_call>")
+
+TOOL_PARSERS: Final[Mapping[str, ToolFormat]] = {
+    "json": ToolFormat(bare=True),
+    "hermes": _HERMES,
+    "qwen": _HERMES,
+    "qwen25": _HERMES,
+}
+
+
+def thinks(name: str, template_kwargs: Mapping[str, Any] | None, prompt: str | None = None) -> bool:
+    """Whether the output starts inside reasoning, without an opening tag: `force_reasoning`.
+
+    The end of the rendered prompt knows best: it may open the block, or close it. Without it the
+    switch among the template's arguments decides, as SGLang's table of families does.
+    """
+    form = REASONING_PARSERS[name]
+    if form.always:
+        return True
+    if prompt is not None:
+        return prompt.rstrip().endswith(form.open)
+    given = (template_kwargs or {}).get(form.switch) if form.switch else False
+    return given is not False if form.default_on else given is True
