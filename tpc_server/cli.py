@@ -180,6 +180,12 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--skip-server-warmup", action="store_true",
                    help="ready without a warm-up request")  # fmt: skip
 
+    g = p.add_argument_group("OpenAI API")
+    g.add_argument("--stream-response-default-include-usage", action="store_true",
+                   help="end every stream with its usage, asked for or not")  # fmt: skip
+    g.add_argument("--enable-cache-report", action="store_true",
+                   help="usage says how many prompt tokens came from the cache")  # fmt: skip
+
     g = p.add_argument_group("limits and time-outs (sizes in bytes or 64k, 8m; times in seconds)")
     g.add_argument("--max-head-size", type=size, default="64k", metavar="SIZE",
                    help="request line and headers; 431 beyond")  # fmt: skip

@@ -103,6 +103,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
             skip_tokenizer_init=given.skip_tokenizer_init,
             skip_server_warmup=given.skip_server_warmup,
             incremental_streaming_output=given.incremental_streaming_output,
+            stream_response_default_include_usage=given.stream_response_default_include_usage,
             allow_auto_truncate=given.allow_auto_truncate,
             enable_return_hidden_states=given.enable_return_hidden_states,
             preferred_sampling_params=given.preferred_sampling_params,
@@ -116,6 +117,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
         )
         options = Options(
             uds=given.uds,
+            cache_report=given.enable_cache_report,
             plan=core_plan,
             max_head_bytes=given.max_head_size,
             max_body_bytes=given.max_body_size,
