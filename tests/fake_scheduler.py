@@ -49,6 +49,7 @@ class FakeScheduler:
         self.script = script
         self.manual = manual
         self.received: list[list[Any]] = []
+        self.prompts: list[list[int]] = []  # ids of every request, in order
         self.aborted: list[str] = []
         self.live: dict[str, Live] = {}
         self.changed = threading.Condition()
@@ -131,6 +132,7 @@ class FakeScheduler:
         tag, rid = header[0], header[1]
         if tag == "TokenizedGenerateReqInput":
             ids = [int(i) for i in buffers["input_ids"]]
+            self.prompts.append(ids)
             frames = self.script(header, ids)
             self.live[rid] = Live(header, ids, frames)
         elif tag == "AbortReq":

@@ -52,7 +52,7 @@ class CoreSetup:
         length = tokenizer.model_max_length if tokenizer is not None else None
         self.max_model_len = length if length is not None else model.context_len
         self.limits = limits_of(args, options, model.vocab_size or self.vocab_size)
-        self.openai = openai_facts(args, options, info, tokenizer)
+        self.openai = openai_facts(args, options, info, chat_template)
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes
         self.max_connections = options.max_connections
@@ -100,7 +100,7 @@ class CoreSetup:
 
 
 def openai_facts(
-    args: ServerArgs, options: Options, info: ServerInfo, tokenizer: LoadedTokenizer | None
+    args: ServerArgs, options: Options, info: ServerInfo, template: ChatSource | None
 ) -> OpenAIFacts:
     """What the OpenAI routes know of the server."""
     return OpenAIFacts(
@@ -108,8 +108,8 @@ def openai_facts(
         include_usage=args.stream_response_default_include_usage,
         cache_report=options.cache_report,
         default_sampling=default_sampling(args.model_config.default_sampling_params),
-        has_chat_template=tokenizer is not None and tokenizer.chat_template is not None,
-        template_kwargs=json.loads(args.default_chat_template_kwargs or "{}"),
+        has_chat_template=template is not None,
+        template_kwargs=template.default_kwargs if template is not None else {},
         tool_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
     )

@@ -118,7 +118,7 @@ class ChatDecoder(OpenAIDecoder):
         return top or 0
 
     def _template_kwargs(self, own: dict[str, Any]) -> dict[str, Any]:
-        """Variables of the template: defaults, the request's own, and what its effort implies."""
+        """Variables of the template: the request's own, and what its effort implies."""
         given = own.get("chat_template_kwargs")
         if given is None:
             given = {}
@@ -138,8 +138,6 @@ class ChatDecoder(OpenAIDecoder):
         if thinking is not None:
             out.setdefault("thinking", thinking)
             out.setdefault("enable_thinking", thinking)
-        for name, value in self.facts.template_kwargs.items():
-            out.setdefault(name, value)
         return out
 
     def _prompt(
@@ -178,7 +176,7 @@ class ChatDecoder(OpenAIDecoder):
         if reasoning is not None:
             from ..parsers.formats import thinks
 
-            inside = thinks(reasoning, kwargs)
+            inside = thinks(reasoning, {**facts.template_kwargs, **kwargs})
             if inside:
                 request["require_reasoning"] = True
             options = {"stream_reasoning": not one_piece, "force_reasoning": inside}

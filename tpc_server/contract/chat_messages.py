@@ -53,7 +53,7 @@ def _message(entry: Any, path: str) -> dict[str, Any]:
         out = {"role": role, "content": None}
     else:
         raise invalid_type(content, "a string or an array of parts", f"{path}.content")
-    if len(entry) > 2:
+    if len(entry) > 1 + ("content" in entry):
         _others(entry, out, path)
     return out
 

@@ -38,8 +38,7 @@ class OpenAIFacts(NamedTuple):
     cache_report: bool = False
     default_sampling: dict[str, Any] = {}  # noqa: RUF012  # of chat requests that do not say
     has_chat_template: bool = False
-    template_kwargs: dict[str, Any] = {}  # noqa: RUF012
-    trust_template: bool = False
+    template_kwargs: dict[str, Any] = {}  # noqa: RUF012  # under each request's own
     tool_parser: str | None = None
     reasoning_parser: str | None = None
 
