@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bootstrap_fakes import fake_python, fake_source, script
+from tests.bootstrap_fakes import INSTALLING_MAKEFILE, fake_python, fake_source, script
 from tpc_server.bootstrap import cli, legs, pyenv
 from tpc_server.bootstrap.clients import CLIENTS
 from tpc_server.bootstrap.probe import Interpreter
@@ -312,44 +313,81 @@ build.get_tarball = lambda: Path(sys.argv[1])
 build.prepare_c = lambda: None
 build.require_rust = lambda why: None
 interpreter.uv.install = lambda: "no uv"
-raise SystemExit(cli.run_command(["python", "-c", "pass"]))
+cli.environment = lambda interpreter: Path("/bin/true")
+raise SystemExit(cli.run_command(["python"]))
 """
 
 
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or waits only for whoever reaps orphans here."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
 @pytest.mark.parametrize(("sig", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_an_interrupted_build_leaves_nothing_running_and_nothing_half_made(
+def test_an_interrupted_build_leaves_nothing_running_and_goes_on_from_there(
     tmp_path: Path, sig: signal.Signals, status: int
 ) -> None:
-    pid_file = tmp_path / "pid"
-    tarball = fake_source(
-        tmp_path, f"all:\n\t@sh -c 'echo $$$$ > {pid_file}; echo cc -c a.c; exec sleep 99'\n"
+    pid_file, log, go = (tmp_path / name for name in ("pid", "log", "go"))
+    makefile = (
+        f"all: a.o b.o\na.o:\n\t@echo cc -c a.c; echo a >> {log}; touch -d 1/1/2020 a.o\n"
+        f"b.o:\n\t@echo cc -c b.c; echo b >> {log}; touch b.o; test -e {go} || "
+        f"{{ echo $$$$ > {pid_file}; echo cc -c c.c; exec sleep 99; }}\n"
     )
+    install = INSTALLING_MAKEFILE[INSTALLING_MAKEFILE.index("install:") :]
+    tarball = fake_source(tmp_path, makefile + install)
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("make", "sh", "sleep"):
+    for name in ("make", "sh", "sleep", "touch", "mkdir", "chmod", "cat"):
         (tools / name).symlink_to(shutil.which(name) or "")
-    child = subprocess.Popen(
-        [sys.executable, "-c", BUILDER, str(tarball)],
-        env={**os.environ, "PATH": str(tools), "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", BUILDER, str(tarball)],
+            env={
+                **os.environ, "PATH": str(tools), "PYTHONPATH": str(ROOT),
+                "PYENV_ROOT": str(tmp_path),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    child = start()
     assert child.stderr is not None
     seen = ""
-    while "files, a.c" not in seen:
+    while "files, c.c" not in seen:
         line = child.stderr.readline()
         assert line, seen
         seen += line
+    assert "3 of 285 files" in seen and "unpacking" in seen
     child.send_signal(sig)
     rest = child.communicate(timeout=30)[1]
     assert child.returncode == status, seen + rest
     assert "stopped after" in rest
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid_file.read_text()), 0)
+    assert ended(int(pid_file.read_text()))
     cache = tmp_path / "cache" / "tpc_server"
     assert list((cache / "python").iterdir()) == []
-    assert not (cache / "build").exists()
     assert not (cache / "failed.json").exists()
+    configured = (cache / "logs" / "configure.log").stat().st_mtime_ns
+
+    go.touch()
+    child = start()
+    said = child.communicate(timeout=40)[1]
+    assert child.returncode == 0, said
+    assert "going on where an interrupted run was: 1 files are compiled" in said
+    assert "unpacking" not in said
+    assert (cache / "logs" / "configure.log").stat().st_mtime_ns == configured
+    # What was written last may be half a file: that alone is made again.
+    assert log.read_text().split() == ["a", "b", "b"]
+    assert not (cache / "build").exists()
+    assert (cache / "python" / "cpython-3.13.5t" / "bin" / "python3.13").exists()
 
 
 def test_the_fakes_answer_like_interpreters(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.bootstrap_fakes import INSTALLING_MAKEFILE, fake_python, fake_source, script
-from tpc_server.bootstrap import build, interpreter, uv
+from tpc_server.bootstrap import build, cache, interpreter, tree, uv
 from tpc_server.bootstrap.interpreter import Tried, find
 from tpc_server.bootstrap.progress import BootstrapError
 
@@ -244,6 +247,72 @@ def test_a_build_that_fails_leaves_nothing_and_shows_its_last_lines(
         build.from_source(False)
     assert list((tmp_path / "cache/tpc_server/python").iterdir()) == []
     assert not (tmp_path / "cache/tpc_server/build").exists()
+
+
+def kept_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, makefile: str
+) -> tuple[Path, Path, list[str]]:
+    """(tarball, tree, options) as an interrupted run leaves them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("prepare_c", "require_rust"):
+        monkeypatch.setattr(build, name, lambda *a: None)
+    tarball = fake_source(tmp_path, makefile)
+    monkeypatch.setattr(build, "get_tarball", lambda: tarball)
+    options = list(build.CONFIGURE)
+    with tree.build_tree("cpython-3.13.5t", tarball, options, cache.sub("python")) as made:
+        assert not made.resumed
+        (made.source / "prefix").write_text(f"{made.home}\n")
+        made.note_configured()
+        return tarball, made.folder, options
+
+
+def test_a_damaged_tree_of_an_interrupted_run_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder, _ = kept_tree(tmp_path, monkeypatch, INSTALLING_MAKEFILE)
+    (folder / "work/Python-3.13.5/Makefile").write_text("all:\n\techo truncated\n\tfalse\n")
+    made = build.from_source(False)
+    assert Path(made).exists()
+    assert "an interrupted run left is of no use (compiling CPython" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("change", ["tarball", "options", "cache", "state"])
+def test_a_tree_of_something_else_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    tarball, folder, options = kept_tree(tmp_path, monkeypatch, INSTALLING_MAKEFILE)
+    python = cache.sub("python")
+    with tree.build_tree(folder.name, tarball, options, python) as same:
+        assert same.resumed and same.configured
+    if change == "tarball":
+        tarball = fake_source(tmp_path, "all:\n\techo this one is longer\n" * 99)
+    elif change == "options":
+        options = [*options, "--with-lto"]
+    elif change == "cache":
+        python = tmp_path
+    else:
+        (folder / "state.json").write_text("{}")
+    with tree.build_tree(folder.name, tarball, options, python) as other:
+        assert not other.resumed and not other.configured
+
+
+def test_nobody_works_in_a_tree_where_a_killed_runs_compiler_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tarball, folder, options = kept_tree(tmp_path, monkeypatch, INSTALLING_MAKEFILE)
+    python = cache.sub("python")
+    lock = os.open(folder / "lock", os.O_RDWR)
+    orphan = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.close(lock)
+    monkeypatch.setattr(tree, "ORPHANS_LIMIT_S", 0.1)
+    with tree.build_tree(folder.name, tarball, options, python) as other:
+        assert not other.resumed  # another folder of the same name
+    orphan.kill()
+    orphan.wait()
+    with tree.build_tree(folder.name, tarball, options, python) as other:
+        assert other.resumed
 
 
 def test_missing_rust_is_said_before_minutes_of_building(

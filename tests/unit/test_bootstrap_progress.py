@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tpc_server.bootstrap import progress
-from tpc_server.bootstrap.progress import Step, StepFailed, run
+from tpc_server.bootstrap.progress import Share, Step, StepFailed, duration, run
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = [sys.executable, "-c"]
@@ -136,3 +136,25 @@ def assert_gone(pid: int) -> None:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
     raise AssertionError(f"process {pid} is still there")
+
+
+def test_a_share_tells_what_is_left_once_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    share = Share("files", 300, 100)
+    now = 104.0
+    assert share.text(180) == "180 of 300 files"  # too early to say
+    now = 160.0
+    assert share.text(105) == "105 of 300 files"  # too few to say
+    assert share.text(120) == "120 of 300 files, about 9 minutes left"
+    assert share.text(200) == "200 of 300 files, about 60 s left"
+    assert share.text(301) == "301 of 301 files"
+    assert Share("files", 0).text(7) == "7 files"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(3, "about 10 s"), (44, "about 40 s"), (100, "about 2 minutes"), (269, "about 4 minutes")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -17,7 +17,7 @@ from tpc_server.bootstrap import locks, venv
 from tpc_server.bootstrap.clients import CLIENTS, client_interpreter
 from tpc_server.bootstrap.locks import builds, lock_file, pins
 from tpc_server.bootstrap.probe import Interpreter, probe
-from tpc_server.bootstrap.progress import BootstrapError
+from tpc_server.bootstrap.progress import BootstrapError, StepFailed
 
 ROOT = Path(__file__).resolve().parents[2]
 HASHED = ("cp313t", "cp314t", "gil", "test", "lint", "pip", *CLIENTS)
@@ -184,3 +184,40 @@ def test_an_environment_for_real(tiny_locks: Path, tmp_path: Path) -> None:
     with pytest.raises(BootstrapError, match="differs from the one in the lock file"):
         venv.add(python, "lint")
     assert not list(python.parent.parent.glob("added-lint*"))
+
+
+@pytest.mark.parametrize("cache_off", [False, True])
+def test_what_was_compiled_outlasts_an_interruption(
+    tiny_locks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_off: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    python = tmp_path / "venv" / "cp313t-3.13.5t-abc.12345678" / "bin" / "python"
+    ran: list[tuple[list[str], str]] = []
+    script(python, f"exit {int(cache_off)}")
+    kept = tmp_path / "cache/tpc_server/build/packages-cp313t-3.13.5t-abc"
+    outcome: list[BaseException] = [KeyboardInterrupt(), StepFailed("x", "network", "", None)]
+
+    def fake_run(argv, what, *, detail, env, log):  # type: ignore[no-untyped-def]
+        ran.append((argv, env["CARGO_TARGET_DIR"]))
+        assert kept.exists()
+        ran.append((detail("Compiling serde v1.0"), ""))
+        if outcome:
+            raise outcome.pop(0)
+
+    monkeypatch.delenv("CARGO_TARGET_DIR", raising=False)
+    monkeypatch.setattr(venv, "run", fake_run)
+    with pytest.raises(KeyboardInterrupt):
+        venv._install(python, "cp313t")
+    assert kept.exists()
+    assert ran[0][1] == str(kept / "cargo")
+    assert (str(kept / "pip") in ran[0][0]) == cache_off
+    assert ran[1][0] == "compiled 1 of 121 crates, serde v1.0"
+    # A failure of the run that went on from there is the last of it.
+    with pytest.raises(BootstrapError, match="network"):
+        venv._install(python, "cp313t")
+    assert ran[3][0] == "compiled 1 crates, serde v1.0"  # of how many more is not known
+    assert not kept.exists()
+    venv._install(python, "cp313t")
+    assert not kept.exists()
+    said = capsys.readouterr().err
+    assert said.count("going on with the packages") == 1 and "about " in said

@@ -1,26 +1,33 @@
 """Builds the free-threaded CPython from source into the cache. Owner: one process, under a lock.
 
 A plain build is what CPython's own makefile does by default (-O3). With PGO it is two such builds
-with a run of our own step loop between them, instead of the whole test suite (24 minutes).
+with a run of our own step loop between them, instead of the whole test suite (24 minutes). A build
+that is interrupted goes on from there the next time (tree.py).
 """
 
 from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 from pathlib import Path
 
 from .cache import locked, log_file, publish, sub, sweep, whole
 from .probe import probe
-from .progress import BootstrapError, run, say
-from .source import get_tarball, unpack, version_of
+from .progress import BootstrapError, Share, duration, run, say
+from .source import get_tarball, version_of
 from .toolchain import cores, prepare_c, require_rust
+from .tree import Tree, build_tree
 
 PGO_TASK = Path(__file__).resolve().parents[2] / "perf" / "pgo_task.py"
 # pip's bundled wheel stays where ensurepip finds it; only its installation is left out.
 CONFIGURE = ("--disable-gil", "--without-ensurepip", "--disable-test-modules")
+# What a whole build of 3.13 prints and compiles: for progress only, so near enough is enough.
+CONFIGURE_LINES = 780
+FILES = 285
+# Measured: configure runs on one CPU whatever there is, the compiler on all of them.
+CONFIGURE_S = 45
+COMPILE_CPU_S = 270
 
 
 def cached(pgo: bool) -> list[str]:
@@ -60,51 +67,83 @@ def from_source(pgo: bool) -> str:
         folder = sub("python")
         name = f"cpython-{version}t{'-pgo' if pgo else ''}"
         sweep(folder, name)
-        # A killed run's compiler may still be at work there and put files back: never its folder.
-        shutil.rmtree(sub("build"), ignore_errors=True)
-        work = sub("build", secrets.token_hex(4))
-        home = folder / f"{name}.{secrets.token_hex(4)}"
-        say(f"building a free-threaded CPython {version} from source, once; a few minutes")
-        try:
-            _build(unpack(tarball, work), home, pgo)
-            path = str(home / "bin" / f"python{version.rpartition('.')[0]}")
-            made_one = probe(path)
-            if isinstance(made_one, str):
-                raise BootstrapError(f"the build does not run: {made_one}")
-            if made_one.broken:
-                raise BootstrapError(f"the build cannot import {', '.join(made_one.broken)}")
-            publish(home, folder / name)
-        except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
-            raise
-        finally:
-            shutil.rmtree(sub("build"), ignore_errors=True)
+        options = [*CONFIGURE, *(["--enable-optimizations"] if pgo else [])]
+        count = cores()
+        expected = duration((CONFIGURE_S + COMPILE_CPU_S / count) * (2 if pgo else 1))
+        kind = "with PGO, twice, " if pgo else ""
+        say(
+            f"building a free-threaded CPython {version} from source {kind}once: {expected} on "
+            f"{count} CPU{'s' * (count > 1)}"
+        )
+        path = None
+        while path is None:
+            with build_tree(name, tarball, options, folder) as tree:
+                path = _build_in(tree, options, pgo, version)
         return path
 
 
-def _build(source: Path, home: Path, pgo: bool) -> None:
+def _build_in(tree: Tree, options: list[str], pgo: bool, version: str) -> str | None:
+    """Builds and publishes; None when an interrupted run's tree was of no use and is gone now.
+
+    The tree of a build that fails goes too: it would only fail again. Whatever else ends this, a
+    signal for one, leaves it to the next run.
+    """
+    try:
+        _build(tree, options, pgo)
+        path = str(tree.home / "bin" / f"python{version.rpartition('.')[0]}")
+        made = probe(path)
+        if isinstance(made, str):
+            raise BootstrapError(f"the build does not run: {made}")
+        if made.broken:
+            raise BootstrapError(f"the build cannot import {', '.join(made.broken)}")
+        publish(tree.home, tree.home.with_suffix(""))
+    except BaseException as error:
+        shutil.rmtree(tree.home, ignore_errors=True)
+        if not isinstance(error, Exception):
+            raise
+        tree.remove()
+        if not (tree.resumed and isinstance(error, BootstrapError)):
+            raise
+        why = str(error).splitlines()[0]
+        say(f"what an interrupted run left is of no use ({why}): from the beginning")
+        return None
+    tree.remove()
+    return path
+
+
+def _build(tree: Tree, options: list[str], pgo: bool) -> None:
     # The user's own PYTHON… variables and build flags must not bend the build.
     drop = ("PYTHON", "CFLAGS", "LDFLAGS", "CPPFLAGS", "MAKEFLAGS")
     env = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
     kind = "CPython with PGO" if pgo else "CPython"
-    options = [*CONFIGURE, f"--prefix={home}"] + (["--enable-optimizations"] if pgo else [])
-    run(
-        ["./configure", *options],
-        f"configuring {kind}",
-        cwd=source,
-        env=env,
-        log=log_file("configure"),
-    )
+    source, keep = tree.source, (tree.lock_fd,)
+    if not tree.configured:
+        run(
+            ["./configure", *options, f"--prefix={tree.home}"],
+            f"configuring {kind}",
+            detail=Lines(CONFIGURE_LINES).detail,
+            cwd=source,
+            env=env,
+            log=log_file("configure"),
+            pass_fds=keep,
+        )
+        tree.note_configured()
+    done = tree.objects() if tree.resumed else 0
+    if done:
+        say(f"going on where an interrupted run was: {done} files are compiled")
+    # How much of a half-made PGO build is still to come cannot be seen from outside.
+    total = FILES * (2 if pgo else 1) if not (pgo and done) else 0
     make = ["make", f"-j{cores()}"]
     if pgo:
         make.append(f"PROFILE_TASK={PGO_TASK}")
     run(
         make,
         f"compiling {kind}" + (" twice" if pgo else ""),
-        detail=Compiled().detail,
+        detail=Compiled(total, done if total else 0).detail,
         cwd=source,
         env=env,
         log=log_file("make"),
+        pass_fds=keep,
     )
     run(
         ["make", "install"],
@@ -112,19 +151,34 @@ def _build(source: Path, home: Path, pgo: bool) -> None:
         cwd=source,
         env=env,
         log=log_file("make-install"),
+        pass_fds=keep,
     )
+
+
+class Lines:
+    """Counts lines of output where their number is known beforehand."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._count = 0
+
+    def detail(self, line: str) -> str:
+        """What to show of one line."""
+        self._count += 1
+        return f"{min(99, 100 * self._count // self._total)} %, {line}"
 
 
 class Compiled:
     """Counts compiler lines of make's output and names the file at work."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, total: int = 0, done: int = 0) -> None:
+        self.count = done
+        self._share = Share("files", total, done)
 
     def detail(self, line: str) -> str:
         """What to show of one line."""
         if " -c " in line:
             self.count += 1
             name = next((w for w in reversed(line.split()) if w.endswith((".c", ".S"))), "")
-            return f"{self.count} files, {name}"
+            return f"{self._share.text(self.count)}, {name}"
         return line if line.startswith("Rebuilding") else ""

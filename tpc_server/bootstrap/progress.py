@@ -44,6 +44,35 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
+def duration(seconds: float) -> str:
+    """`about 40 s`, `about 4 minutes`."""
+    if seconds < 90:
+        return f"about {max(10, round(seconds / 10) * 10):.0f} s"
+    return f"about {seconds / 60:.0f} minutes"
+
+
+class Share:
+    """How much of a known amount is done and how long the rest takes, as text."""
+
+    def __init__(self, unit: str, total: int, done: int = 0) -> None:
+        self._unit = unit
+        self._total = total  # 0: not known
+        self._first = done
+        self._began = time.monotonic()
+
+    def text(self, done: int) -> str:
+        """`120 of 285 files, about 2 minutes left`; just the count when the total is not known."""
+        if not self._total:
+            return f"{done} {self._unit}"
+        total = max(self._total, done)
+        text = f"{done} of {total} {self._unit}"
+        made, spent = done - self._first, time.monotonic() - self._began
+        # The first ones tell too little.
+        if made * 10 >= total - self._first and total > done and spent > 5:
+            text += f", {duration(spent / made * (total - done))} left"
+        return text
+
+
 class Step:
     """One step with its elapsed time; a context manager whose `tick()` is called again and again.
 
@@ -108,6 +137,7 @@ def run(
     log: Path | None = None,
     limit_s: float | None = None,
     quiet_limit_s: float | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> str:
     """Runs a command as a step, its output shown as the step's detail, and returns the output.
 
@@ -125,6 +155,7 @@ def run(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=tuple(pass_fds),
             )
         except OSError as error:
             raise StepFailed(what, f"{argv[0]}: {error.strerror}", "", None) from error

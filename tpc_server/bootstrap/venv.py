@@ -7,17 +7,22 @@ so two machines with the same key have the same packages.
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
-from .cache import build_once, locked, log_file, sub
+from .cache import build_once, cache_root, locked, log_file, sub
 from .fetch import pip_detail
 from .locks import digest, lock_file, pins
 from .probe import Interpreter
-from .progress import BootstrapError, StepFailed, run
-from .toolchain import require_rust
+from .progress import BootstrapError, Share, StepFailed, duration, run, say
+from .toolchain import cores, require_rust
 
 # Builds for which the index has no ready-made tokenizers.
 NEEDS_RUST = ("cp313t",)
+# Their number and the time of one CPU, for progress: near enough is enough.
+CRATES = 121
+CRATES_CPU_S = 280
 # Variables that would make pip or venv do something else than what the lock file says.
 BENDING = (
     *("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER"),
@@ -94,11 +99,39 @@ def _install(python: Path, lock: str) -> None:
     argv = [str(python), "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     argv += ["--disable-pip-version-check", "-v"]
     argv += ["--no-deps", "--require-hashes", "-r", str(lock_file(lock))]
+    kept = cache_root() / "build" / f"packages-{python.parent.parent.name.rpartition('.')[0]}"
+    resumed = kept.exists()
+    detail = Installing(0)
+    if lock in NEEDS_RUST:
+        detail = Installing(0 if resumed else CRATES)
+        argv += _keep_work(python, kept, env)
+        expected = f"{duration(45 + CRATES_CPU_S / cores())} on {cores()} CPUs"
+        say(
+            "going on with the packages where an interrupted run was"
+            if resumed
+            else f"packages are compiled once, tokenizers above all: {expected}"
+        )
     log = log_file(f"install-{lock}")
     try:
-        run(argv, what, detail=install_detail, env=env, log=log)
+        run(argv, what, detail=detail.detail, env=env, log=log)
     except StepFailed as error:
+        if resumed:  # what it went on from may be the fault
+            shutil.rmtree(kept, ignore_errors=True)
         raise BootstrapError(f"{error}\n{_advice(error)}".rstrip()) from error
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+def _keep_work(python: Path, kept: Path, env: dict[str, str]) -> list[str]:
+    """Makes a build's work outlast an interruption; returns options for pip.
+
+    cargo's output goes to `kept` (it knows what of it still holds). pip keeps each wheel that it
+    has built in its cache; where that is switched off, it gets one there.
+    """
+    kept.mkdir(parents=True, exist_ok=True)
+    env.setdefault("CARGO_TARGET_DIR", str(kept / "cargo"))
+    argv = [str(python), "-I", "-m", "pip", "cache", "dir"]
+    on = subprocess.run(argv, env=env, capture_output=True, check=False).returncode == 0
+    return [] if on else ["--cache-dir", str(kept / "pip")]
 
 
 def _advice(error: StepFailed) -> str:
@@ -109,14 +142,25 @@ def _advice(error: StepFailed) -> str:
     return ""
 
 
-def install_detail(line: str) -> str:
-    """The telling lines of `pip install -v`, and cargo's among them."""
-    words = line.split()
-    if words[0] in ("Collecting", "Downloading", "Building", "Installing", "Created"):
-        return " ".join(words[:4])
-    if words[0] == "Compiling" and len(words) > 2:
-        return f"compiling {words[1]} {words[2]}"
-    return pip_detail(line) if words[0] == "Progress" else ""
+class Installing:
+    """The telling lines of `pip install -v`, and cargo's among them, counted."""
+
+    def __init__(self, crates: int) -> None:
+        self._count = 0
+        self._crates = crates
+        self._share: Share | None = None
+
+    def detail(self, line: str) -> str:
+        """What to show of one line."""
+        words = line.split()
+        if words[0] in ("Collecting", "Downloading", "Building", "Installing", "Created"):
+            return " ".join(words[:4])
+        if words[0] == "Compiling" and len(words) > 2:
+            if self._share is None:  # its clock starts with the first one
+                self._share = Share("crates", self._crates)
+            self._count += 1
+            return f"compiled {self._share.text(self._count)}, {words[1]} {words[2]}"
+        return pip_detail(line) if words[0] == "Progress" else ""
 
 
 def _clean() -> dict[str, str]:
