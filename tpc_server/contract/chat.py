@@ -186,8 +186,9 @@ class ChatDecoder(OpenAIDecoder):
         if choice != "none":
             tool_parser = self._tool_parser(choice, tools, parallel, sampling)
             sampling["skip_special_tokens"] = False  # markers of calls may be special tokens
-            options["tool_names"] = [tool["function"]["name"] for tool in tools]
-            options["tool_choice"] = choice.removeprefix("=")
+            names = [tool["function"]["name"] for tool in tools]
+            options["tool_names"] = [choice[1:]] if choice[0] == "=" else names
+            options["tool_choice"] = "auto" if choice == "auto" else "required"
             options["parallel"] = parallel
         if reasoning is None and tool_parser is None:
             return None
@@ -204,7 +205,7 @@ class ChatDecoder(OpenAIDecoder):
                     " --tool-call-parser"
                 )
             return self.facts.tool_parser
-        from ..parsers.base import json_schema_for_choice
+        from ..parsers.choice import json_schema_for_choice
 
         if not self.limits.grammars:
             raise BadRequest(
@@ -217,9 +218,12 @@ class ChatDecoder(OpenAIDecoder):
                     "tool_choice required, or of one function, cannot be combined with"
                     " response_format, regex or ebnf"
                 )
-        if choice != "required":
-            tools = [tool for tool in tools if tool["function"]["name"] == choice[1:]]
-        sampling["json_schema"] = json_schema_for_choice(tools, choice.removeprefix("="), parallel)
+        try:
+            wanted = choice if choice == "required" else {"function": {"name": choice[1:]}}
+            schema = json_schema_for_choice(tools, wanted, parallel)
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+        sampling["json_schema"] = schema
         return "json"
 
 
