@@ -94,7 +94,13 @@ class Core:
                 self._build(generation)
                 self._loop()
                 return
-            except Exception:
+            except Exception as error:
+                if generation == 1 and isinstance(error, OSError) and not hasattr(self, "stages"):
+                    # Nothing ran yet: what the machine lacks is not a fault with a stack.
+                    setup.log("error", f"a core could not start: {error}", core=self.index)
+                    self.ends.words[mesh.FAILED] = 1
+                    setup.wake_main()
+                    return
                 now = time.monotonic_ns()
                 setup.log(
                     "error", "core died and is rebuilt", core=self.index,

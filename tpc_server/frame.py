@@ -17,11 +17,12 @@ T_JOB: Final = 1  # (kind, detok core, jobs): see `stages.tokenize`
 T_ABORT: Final = 2  # (kind, wire rid)
 T_CONTROL: Final = 3  # (kind, wire rid, header bytes)
 T_TEXTS: Final = 4  # (kind, detok core, wire rid, whether to encode, items, is a list, special)
+T_FORGET: Final = 5  # (kind, wire rid): a call of the tokenizer that nobody waits for
 # to detok
 D_OPEN: Final = 10  # (kind, …): see `DetokStage._open`
 D_ENCODED: Final = 11  # (kind, wire rid, number of prompt ids, ids|None, last ids, own core)
 D_FAIL: Final = 12  # (kind, wire rid, status, message)
-D_ABORT: Final = 13  # (kind, user rid | None for all)
+D_ABORT: Final = 13  # (kind, list of user rids | None for all)
 D_GONE: Final = 14  # (kind, connection key)
 D_FLOW: Final = 15  # (kind, connection key, blocked)
 D_PROBE: Final = 16  # (kind, connection key): find out whether a half-closed peer is there
@@ -46,7 +47,7 @@ END_KEEP: Final = 1  # answer complete, connection stays
 END_CLOSE: Final = 2  # answer complete, close after it
 
 STAGE_OF_KIND: Final = {
-    **dict.fromkeys((T_JOB, T_ABORT, T_CONTROL, T_TEXTS), "tokenize"),
+    **dict.fromkeys((T_JOB, T_ABORT, T_CONTROL, T_TEXTS, T_FORGET), "tokenize"),
     **dict.fromkeys(
         (D_OPEN, D_ENCODED, D_FAIL, D_ABORT, D_GONE, D_FLOW, D_PROBE, D_CHECK, D_RESULT), "detok"
     ),

@@ -6,12 +6,14 @@ same `Server` boundary as any other scheduler would.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from . import runtime
 from .affinity import pin, topology
@@ -22,6 +24,7 @@ from .listen import ListenError
 
 _POLL_MS: Final = 500
 _SETTLE_S: Final = 0.3
+_ENGINE_JOIN_S: Final = 5.0
 
 
 class Problem(Exception):
@@ -37,6 +40,27 @@ def run(given: Any) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except (OSError, ImportError) as error:
+        if not _out_of_descriptors(error):
+            raise
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        print(
+            f"tpc-server: error: out of file descriptors while starting (limit {most}, see"
+            " `ulimit -n`)",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _out_of_descriptors(error: OSError | ImportError) -> bool:
+    """Whether that is what an error comes from. Modules are not found then either: the import
+    system takes a folder that it cannot open for an empty one."""
+    if isinstance(error, ImportError):
+        try:
+            os.close(os.dup(2))
+        except OSError as now:
+            error = now
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def _run(given: Any) -> int:
@@ -166,10 +190,21 @@ def _serve(
         print(f"tpc-server: error: the engine ended: {outcome[0]!r}", file=sys.stderr)
     if not status:
         _drain(given, server, signals)
+    signals.ending = True
     server.shutdown()
     stopping.set()
-    thread.join(5.0)
+    if signals.count < 2:
+        thread.join(_ENGINE_JOIN_S)
+    if signals.count >= 2:
+        _leave(status)
     return status
+
+
+def _leave(status: int) -> NoReturn:
+    """End now: a thread in a long call of C code would be waited for otherwise."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _engine_thread(
@@ -260,6 +295,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.count = 0
+        self.ending = False  # streams were drained, threads are ending
         self.started = time.monotonic()
         self.wake: Any = None
         signal.signal(signal.SIGINT, self._handle)
@@ -267,6 +303,8 @@ class _Signals:
 
     def _handle(self, number: int, _frame: Any) -> None:
         self.count += 1
+        if self.ending and self.count > 1:
+            _leave(0)
         if self.wake is not None:
             self.wake()
         else:  # still loading: nothing to drain

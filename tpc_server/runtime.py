@@ -15,9 +15,13 @@ IMPORTS: Final = (
 )  # fmt: skip
 
 
+# Read now: the call opens a file, and later there may be no descriptor left for it.
+_FREE_THREADED: Final = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
 def free_threaded_build() -> bool:
     """Whether this interpreter was built with --disable-gil."""
-    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    return _FREE_THREADED
 
 
 def gil_enabled() -> bool:

@@ -52,6 +52,8 @@ class CoreSetup:
         length = tokenizer.model_max_length if tokenizer is not None else None
         self.max_model_len = length if length is not None else model.context_len
         self.limits = limits_of(args, options, model.vocab_size or self.vocab_size)
+        if tokenizer is not None:
+            self.limits.token_chars = tokenizer.token_chars
         self.openai = openai_facts(args, options, info, chat_template)
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,55 @@ def test_the_default_model_answers_streams_and_stops(tmp_path):
         if one.process.poll() is None:
             one.process.kill()
             one.process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("most", [5, 6, 7, 8, 9, 10])
+def test_out_of_descriptors_at_the_start_is_clear_lines(model_folder, tmp_path, most):
+    done = subprocess.run(
+        [sys.executable, "-c",
+         "import os, resource, sys; n = int(sys.argv[1]);"
+         "resource.setrlimit(resource.RLIMIT_NOFILE, (n, n));"
+         "os.execv(sys.executable, [sys.executable, '-m', 'tpc_server', *sys.argv[2:]])",
+         str(most), "--engine", "synthetic", "--model-path", str(model_folder),
+         "--uds", str(tmp_path / "socket")],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "file descriptors" in done.stderr or "Too many open files" in done.stderr
+    assert len(done.stderr.splitlines()) <= 2 and "Traceback" not in done.stderr
+
+
+STUCK = """
+import sys, time
+from tpc_server import __main__, launch
+from tpc_server.engines import registry
+launch._ENGINE_JOIN_S = 600
+real = registry.create
+def create(*args):
+    engine = real(*args)
+    engine.run = lambda server, stopping: time.sleep(600)
+    return engine
+registry.create = create
+sys.exit(__main__.main(sys.argv[1:]))
+"""
+
+
+def test_a_second_signal_waits_for_no_thread(model_folder, tmp_path):
+    """An engine in the middle of a long computation, say."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK, "--engine", "synthetic", "--model-path", str(model_folder),
+         "--uds", str(tmp_path / "socket"), "--skip-server-warmup"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        while not process.stdout.readline().strip().startswith("try"):
+            pass
+        process.terminate()
+        while os.path.exists(tmp_path / "socket"):  # the cores have ended
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate(timeout=30)

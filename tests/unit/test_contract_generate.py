@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract_corpus import BAD, BROKEN, GOOD, UNUSUAL, all_bodies
+from tests.contract_corpus import BAD, BROKEN, GOOD, UNUSUAL
 from tpc_server.boundary import codec
 from tpc_server.boundary.messages import GENERATE, GENERATE_FIELDS, SAMPLING, decode_ingress
-from tpc_server.contract import json_body
 from tpc_server.contract.errors import BadRequest, native_error_body
 from tpc_server.contract.fields import REFUSED, REQUEST_TABLE
 from tpc_server.contract.generate import GenerateDecoder, GenerateRequest, Item
@@ -87,48 +86,6 @@ def test_unusual_bodies_are_taken(decoder: GenerateDecoder, body: bytes) -> None
 
 def test_last_of_two_equal_keys_wins(decoder: GenerateDecoder) -> None:
     assert decoder.decode(b'{"text":"a","text":"b"}').items[0].text == "b"
-
-
-def test_both_json_readers_answer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = GenerateDecoder(limits())
-    # Fresh ids differ from one decoding to the next; everything else may not.
-    monkeypatch.setattr(decoder, "new_rid", lambda: "fresh")
-    for body in all_bodies():
-        answers = []
-        for parse in (json_body.parse_object_jiter, json_body.parse_object_stdlib):
-            try:
-                request = decoder.decode_object(parse(body))
-            except BadRequest as error:
-                answers.append(error.message)
-            else:
-                answers.append(repr([item.to_tuple() for item in request.items]))
-        assert answers[0] == answers[1], body[:80]
-
-
-def test_texts_of_broken_bodies() -> None:
-    for parse in (json_body.parse_object_jiter, json_body.parse_object_stdlib):
-        for body, text in (
-            (b"", "the request body is empty"),
-            (b"\xef\xbb\xbf{}", "the request body starts with a byte order mark"),
-            (b'{"a":"\xff"}', "the request body is not valid UTF-8 at byte 6"),
-            (b'{"a":"\\ud800"}', "the request body is not valid JSON"),
-            (b"{", "the request body is not valid JSON"),
-            (b"[" * 129 + b"]" * 129, "the request body nests deeper than 128 levels"),
-            (b"[" * 9999, "the request body nests deeper than 128 levels"),
-            (b"[1]", "the request body must be a JSON object, got an array"),
-            (b'"x"', "the request body must be a JSON object, got a string"),
-            (b"1.5", "the request body must be a JSON object, got a number"),
-            (b"null", "the request body must be a JSON object, got null"),
-            (b"true", "the request body must be a JSON object, got a boolean"),
-        ):
-            with pytest.raises(BadRequest) as caught:
-                parse(body)
-            assert caught.value.message == text
-
-
-def test_deep_nesting_below_the_limit_is_taken() -> None:
-    for parse in (json_body.parse_object_jiter, json_body.parse_object_stdlib):
-        assert parse(b'{"a":' * 128 + b"1" + b"}" * 128)
 
 
 def test_recorded_requests_become_the_recorded_messages(decoder: GenerateDecoder) -> None:

@@ -244,3 +244,27 @@ def test_out_of_descriptors_a_connection_is_turned_away():
     told = theirs.recv(1000)
     assert b" 503 " in told and b"Connection: close" in told and theirs.recv(1) == b""
     theirs.close()
+
+
+def test_one_abort_of_many_rids_is_one_pass_over_the_streams(detok):
+    """A body of a million rids must not cost a million passes."""
+    items = [(f"a_{k}#1", f"a_{k}", PROBE_PLAN, "a" if k < 2 else None) for k in range(5)]
+    detok.stage.inbox.append((*opened("x")[:-1], items))
+    detok.stage.poll(10)
+    passes = []
+
+    class Counted(dict):
+        def values(self):
+            passes.append(1)
+            return super().values()
+
+    detok.stage.streams = Counted(detok.stage.streams)
+    rids = [*map(str, range(1000)), "a", "a_3", "a_"]
+    detok.stage.inbox.append((frame.D_ABORT, rids))
+    detok.stage.poll(10)
+    assert len(passes) == 1
+    told = [rid for _, rid in detok.tokenize.messages()]
+    assert told == ["a_0#1", "a_1#1", "a_3#1"]
+    detok.stage.inbox.append((frame.D_ABORT, None))
+    detok.stage.poll(10)
+    assert [rid for _, rid in detok.tokenize.messages()] == [*told, "a_2#1", "a_4#1"]

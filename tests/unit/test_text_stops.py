@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 
 import pytest
 
 from tests import text_samples as samples
-from tpc_server.text.stops import UNBOUNDED, count_stop_tokens, stop_regex_max_len
+from tpc_server.text.stops import COUNTED_CHARS, UNBOUNDED, count_stop_tokens, stop_regex_max_len
 
 TOKENIZER = samples.tokenizer(
     samples.byte_level_dict() | {"pre_tokenizer": samples.BYTE_LEVEL | {"add_prefix_space": False}}
@@ -105,3 +107,21 @@ def test_no_match_is_longer_than_said():
             text = "".join(rng.choices("ab", k=20))
             for match in re.finditer(pattern, text):
                 assert len(match.group()) <= longest, (pattern, text)
+
+
+def test_patterns_of_clients_warn_nobody():
+    done = subprocess.run(
+        [sys.executable, "-c",
+         "from tpc_server.text.stops import stop_regex_max_len as f;"
+         "f(['[[a]', '[a-c--]', '[a&&b]', '[a||b]', '[a~~b]'])"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+
+
+def test_a_long_stop_is_not_tokenized():
+    class Never:
+        def encode(self, sequence: str, *, add_special_tokens: bool):
+            raise AssertionError("encoded")
+
+    assert count_stop_tokens(Never(), ["é" * (COUNTED_CHARS + 1)]) == 2 * (COUNTED_CHARS + 1)

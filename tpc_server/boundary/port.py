@@ -42,6 +42,7 @@ class SchedulerPort:
         self._requests = [ends.receiver(c, SCHEDULER) for c in plan.stage_cores("tokenize")]
         self._aborts = [ends.receiver(c, SCHEDULER, ABORTS) for c in plan.stage_cores("tokenize")]
         self._held: list[list[Record]] = [[] for _ in self._requests]
+        self._first = 0  # whose turn it is: where there is more than asked for, nobody starves
         self._frames = [ends.sender(SCHEDULER, c) for c in plan.stage_cores("detok")]
         self._sleeper = ends.sleeper(SCHEDULER)
         self._space = ends.space_waiter()
@@ -61,7 +62,12 @@ class SchedulerPort:
         is still incomplete.
         """
         out: list[IngressRequest] = []
-        for i, receiver in enumerate(self._requests):
+        count = len(self._requests)
+        first = self._first
+        self._first = (first + 1) % count
+        for turn in range(first, first + count):
+            i = turn % count
+            receiver = self._requests[i]
             held = self._held[i]
             held += self._aborts[i].drain(RECV_MAX)
             room = max_requests - len(out)

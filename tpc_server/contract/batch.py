@@ -120,6 +120,11 @@ class Columns:
         if tokens and (type(tokens[0]) is list or tokens[0] is None):
             tokens = tokens[prompt]
         if tokens:
+            if len(tokens) > limits.vocab_size:
+                raise BadRequest(
+                    f"token_ids_logprob has {len(tokens)} ids,"
+                    f" over the vocabulary of {limits.vocab_size}"
+                )
             check_ids(tokens, limits, "token_ids_logprob")
             item.token_ids_logprob = tokens
         if "lora_path" in given:

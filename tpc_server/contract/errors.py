@@ -79,7 +79,7 @@ def unexpected(value: Any) -> str:
         try:
             return f"floating point `{float(value)}`"
         except OverflowError:
-            return "floating point `inf`"
+            return f"floating point `{'inf' if value > 0 else '-inf'}`"
     if type(value) is float:
         return f"floating point `{value}`"
     if type(value) is str:

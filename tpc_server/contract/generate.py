@@ -15,7 +15,7 @@ from .batch import expand, to_ids
 from .errors import BadRequest, invalid_type
 from .fields import CORE, REFUSED, REQUEST_TABLE, RequestField
 from .json_body import check_finite, parse_object
-from .limits import MAX_RID_BYTES, Limits, check_ids
+from .limits import MAX_RID_BYTES, Limits, check_ids, check_ids_fit, fit_text
 from .options import Options, read_option
 from .sampling import SamplingDecoder
 
@@ -38,6 +38,7 @@ _REGEXES: Final = SAMPLING["stop_regex_strs"]
 # A scheduler answers rids that start so as its own health probes.
 _RESERVED_RID: Final = "HEALTH_CHECK"
 _RANDOM_BYTES: Final = 4096
+_LONG_TEXT: Final = 4096  # shorter ones are tokenized anyway
 _MAX_PATTERNS: Final = 64
 
 
@@ -158,6 +159,8 @@ class GenerateDecoder:
             if sampling[_N] == 1:
                 if not text or self._no_tokenizer:
                     self.check_text(text)
+                if len(text) > _LONG_TEXT:
+                    text = fit_text(text, self._limits)
                 wire = self._template.copy()
                 wire[_TEXT] = text
                 wire[_SAMPLING] = sampling
@@ -252,13 +255,19 @@ class GenerateDecoder:
         if text is not None:
             if ids is not None:
                 raise BadRequest("text and input_ids cannot both be given")
-            prompts = [text] if type(text) is str else text
+            if type(text) is str:
+                self.check_text(text)
+                return [fit_text(text, self._limits)]
+            prompts = text
             if type(prompts) is not list:
                 raise invalid_type(text, "a string or an array of strings", "text")
             for k, prompt in enumerate(prompts):
                 if type(prompt) is not str:
                     raise invalid_type(prompt, "a string", f"text[{k}]")
+                if not prompt:
+                    raise BadRequest(f"prompt cannot be empty at `text[{k}]`")
                 self.check_text(prompt)
+            prompts = [fit_text(prompt, self._limits) for prompt in prompts]
             if not prompts:
                 raise BadRequest("text cannot be an empty list.")
             return prompts
@@ -266,11 +275,15 @@ class GenerateDecoder:
             raise BadRequest("Either text, input_ids or input_embeds should be provided.")
         if ids == []:
             raise BadRequest("input_ids cannot be empty.")
+        limits = self._limits
+        for entry in ids if type(ids) is list and type(ids[0]) is list else [ids]:
+            if type(entry) is list:
+                check_ids_fit(entry, limits)
         lists = to_ids(ids, "input_ids")
-        for entry in lists:
+        for k, entry in enumerate(lists):
             if not entry:
-                raise BadRequest("input_ids cannot be empty.")
-            check_ids(entry, self._limits)
+                raise BadRequest(f"input_ids cannot be empty at `input_ids[{k}]`.")
+            check_ids(entry, limits)
         return lists
 
     def check_text(self, text: str) -> None:

@@ -27,6 +27,8 @@ __all__ = ["MAX_DEPTH", "check_finite", "parse_object", "parse_object_jiter", "p
 
 MAX_DEPTH: Final = 128  # of nested arrays and objects
 
+# Readers take no longer integers (Python 4300 digits, jiter a character less for the sign).
+_TOO_LONG: Final = re.compile(rb"[0-9]{4300}")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 
 
@@ -36,14 +38,25 @@ def parse_object_jiter(body: bytes) -> dict[str, Any]:
         # Its string cache is shared by all threads and costs more than it saves there.
         value = _jiter.from_json(body, allow_inf_nan=False, cache_mode="none")
     except ValueError:
-        raise _refused(body) from None
+        if _TOO_LONG.search(body) is None:
+            raise _refused(body) from None
+        return _parse_stdlib(body, _LONG_DECODER)
     return _object(value, body)
 
 
 def parse_object_stdlib(body: bytes) -> dict[str, Any]:
     """The object in `body`. Raises BadRequest. Floats may be infinite: see `check_finite`."""
     try:
-        value = _DECODER.decode(str(body, "utf-8"))
+        return _parse_stdlib(body, _DECODER)
+    except BadRequest:
+        if _TOO_LONG.search(body) is None:
+            raise
+        return _parse_stdlib(body, _LONG_DECODER)
+
+
+def _parse_stdlib(body: bytes, decoder: json.JSONDecoder) -> dict[str, Any]:
+    try:
+        value = decoder.decode(str(body, "utf-8"))
     except (ValueError, RecursionError):
         raise _refused(body) from None
     if _SURROGATE.search(body) is not None and not _all_strings_encode(value):
@@ -55,7 +68,13 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
+def _any_int(digits: str) -> int | float:
+    """An integer of any length; one that Python would not read is as infinite as `1e400`."""
+    return int(digits) if len(digits) <= 4300 else float(digits)
+
+
 _DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
+_LONG_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_int=_any_int)
 
 parse_object: Callable[[bytes], dict[str, Any]] = (
     parse_object_jiter if _jiter is not None else parse_object_stdlib

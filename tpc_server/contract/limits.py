@@ -7,7 +7,7 @@ from typing import Any, Final
 from ..boundary.messages import SAMPLING
 from .errors import BadRequest
 
-__all__ = ["Limits", "check_ids", "check_lengths"]
+__all__ = ["Limits", "check_ids", "check_ids_fit", "check_lengths", "fit_text"]
 
 MAX_RID_BYTES: Final = 128
 MAX_BATCH: Final = 4096  # engine requests one HTTP request may ask for
@@ -24,6 +24,7 @@ class Limits:
     vocab_size             token ids are in [0, vocab_size)
     num_reserved_tokens    added to every prompt's length (speculative decoding)
     default_max_new_tokens of a request that names none; None is no limit
+    token_chars            of a text that a token stands for at most, None where that is not known
     grammars               whether the engine takes json_schema, regex, ebnf, structural_tag
     """
 
@@ -41,6 +42,7 @@ class Limits:
         "num_reserved_tokens",
         "preferred_sampling_params",
         "skip_tokenizer_init",
+        "token_chars",
         "vocab_size",
     )
 
@@ -61,6 +63,7 @@ class Limits:
         grammars: bool = True,
         max_batch: int = MAX_BATCH,
         max_clone_bytes: int = MAX_CLONE_BYTES,
+        token_chars: int | None = None,
     ) -> None:
         self.context_len = context_len
         self.vocab_size = vocab_size
@@ -76,6 +79,7 @@ class Limits:
         self.grammars = grammars
         self.max_batch = max_batch
         self.max_clone_bytes = max_clone_bytes
+        self.token_chars = token_chars
 
 
 def check_lengths(n_prompt: int, wire: list[Any], limits: Limits) -> int:
@@ -89,10 +93,7 @@ def check_lengths(n_prompt: int, wire: list[Any], limits: Limits) -> int:
     keep = n_prompt
     if total >= context:
         if not limits.allow_auto_truncate:
-            raise BadRequest(
-                f"The input ({total} tokens) is longer than the model's context length"
-                f" ({context} tokens)."
-            )
+            raise BadRequest(_too_long(total, limits))
         keep = min(n_prompt, context)
         total = keep
     max_new = wire[_MAX_NEW]
@@ -113,6 +114,40 @@ def check_lengths(n_prompt: int, wire: list[Any], limits: Limits) -> int:
         )
     wire[_MAX_NEW] = max_new
     return keep
+
+
+def check_ids_fit(ids: list[Any], limits: Limits) -> None:
+    """Refuse a prompt that is too long whatever else the request says: before its ids are read."""
+    total = len(ids) + limits.num_reserved_tokens
+    if total >= limits.context_len and not limits.allow_auto_truncate:
+        raise BadRequest(_too_long(total, limits))
+
+
+def fit_text(text: str, limits: Limits) -> str:
+    """The text, cut with auto-truncation, where its length alone says that it is too long.
+
+    Raises BadRequest. What passes may still be too long: its tokens are counted later.
+    """
+    most = limits.token_chars
+    if most is None:
+        return text
+    least = -(-len(text) // most) + limits.num_reserved_tokens
+    if least < limits.context_len:
+        return text
+    if limits.allow_auto_truncate:
+        # Some tokens more than fit: where a word is cut, its last tokens come out otherwise.
+        return text[: most * (limits.context_len + 64)]
+    raise BadRequest(
+        f"The input (at least {least} tokens) is longer than the model's context length"
+        f" ({limits.context_len} tokens)."
+    )
+
+
+def _too_long(total: int, limits: Limits) -> str:
+    return (
+        f"The input ({total} tokens) is longer than the model's context length"
+        f" ({limits.context_len} tokens)."
+    )
 
 
 def check_ids(ids: list[int], limits: Limits, name: str = "input_ids", vocab_size: int = 0) -> None:

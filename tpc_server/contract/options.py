@@ -11,6 +11,7 @@ from typing import Any
 from . import fields as F
 from .errors import BadRequest, bad_value, invalid_type
 from .json_body import check_finite
+from .values import check_i64s
 
 __all__ = ["Options", "read_option"]
 
@@ -79,14 +80,13 @@ def _ids(value: Any, path: str) -> None:
     """A list of token ids, or a list of such lists or nulls."""
     if type(value) is not list:
         raise invalid_type(value, "an array of token ids", path)
-    nested = bool(value) and (type(value[0]) is list or value[0] is None)
+    if not value or not (type(value[0]) is list or value[0] is None):
+        check_i64s(value, path)
+        return
     for k, entry in enumerate(value):
         where = f"{path}[{k}]"
-        if not nested:
-            _scalar(F.INT, entry, where)
-        elif type(entry) is list:
-            for j, token in enumerate(entry):
-                _scalar(F.INT, token, f"{where}[{j}]")
+        if type(entry) is list:
+            check_i64s(entry, where)
         elif entry is not None:
             raise invalid_type(entry, "a sequence", where)
 

@@ -41,6 +41,7 @@ _TINY: Final = 5e-324  # the least positive number: an open lower bound of 0
 _GREEDY_BELOW: Final = 1e-6
 _NO_TOP_K: Final = 1 << 30
 MAX_STOPS: Final = 32
+MAX_STOP_BYTES: Final = 4096  # of all stop strings together: a scheduler looks for each every step
 MAX_REGEX_BYTES: Final = 256
 
 
@@ -230,7 +231,12 @@ class SamplingDecoder:
                 raise invalid_type(value, "a string", path)
             return value or None  # an empty grammar is none
         if kind == INTS:
-            return stop_ids(value, path)
+            ids = stop_ids(value, path)
+            if ids and len(ids) > self._vocab_size:
+                raise BadRequest(
+                    f"{name} has {len(ids)} ids, over the vocabulary of {self._vocab_size}"
+                )
+            return ids
         if kind == BIAS:
             return self._bias(value, path)
         if kind == CUSTOM:
@@ -281,6 +287,9 @@ class SamplingDecoder:
         if stops:
             if len(stops) > MAX_STOPS or "" in stops or self._no_tokenizer:
                 self._refuse_stops(stops)
+            size = len("".join(stops))
+            if size * 4 > MAX_STOP_BYTES:
+                self._check_stop_bytes(stops, path)
             out[_STOP_STRS] = stops
         else:
             out[_STOP_STRS] = []
@@ -295,6 +304,16 @@ class SamplingDecoder:
         if "" in stops:
             raise BadRequest("stop cannot contain an empty string.")
         self._needs_tokenizer("stop", stops)
+
+    def _check_stop_bytes(self, stops: list[str], path: str) -> None:
+        size = len("".join(stops))
+        if size <= MAX_STOP_BYTES:
+            size = len("".join(stops).encode())
+        if size > MAX_STOP_BYTES:
+            raise BadRequest(
+                f"stop strings of more than {MAX_STOP_BYTES} bytes together are not allowed"
+                f" at `{path}.stop`"
+            )
 
     def _regexes(self, patterns: list[str], out: list[Any], path: str) -> list[str]:
         # Here, because few requests pay for it and the text modules need not load for the rest.

@@ -25,9 +25,10 @@ class ControlHandlers(Handlers):
     def abort(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /abort_request: on whichever core the request is."""
         wanted = decode_abort(request.body)
-        for rid in [None] if wanted.abort_all else wanted.rids:
+        rids = None if wanted.abort_all else wanted.rids
+        if rids is None or rids:
             for port in self._detok_ports:
-                port.send((frame.D_ABORT, rid))
+                port.send((frame.D_ABORT, rids))
         self._text(conn, request, close, 200, b"")
 
     def flush_cache(self, conn: Connection, request: HttpRequest, close: bool) -> None:

@@ -239,11 +239,15 @@ class DetokStage(StepLoop):
         if prompt_ids is not None:
             stream.prompt_ids = prompt_ids
 
-    def _abort(self, user_rid: str | None) -> None:
-        """A client's abort: exact rid, or a batch's rid for all its children; None for all."""
+    def _abort(self, rids: list[str] | None) -> None:
+        """A client's abort: exact rids, or batches' rids for all their children; None for all.
+
+        One pass over the streams whatever the number of rids.
+        """
+        wanted = frozenset(rids or ())
         for stream in list(self.streams.values()):
             group = stream.group
-            meant = user_rid is None or user_rid in (stream.user_rid, stream.group_rid)
+            meant = rids is None or stream.user_rid in wanted or stream.group_rid in wanted
             if meant and group.api <= records.COMPLETION and not stream.aborting:
                 stream.aborting = True
                 self.counters.aborts += 1
@@ -377,9 +381,11 @@ class DetokStage(StepLoop):
     def _abort_streams(self, group: Group) -> None:
         for live in group.streams:
             if live.wire_rid in self.streams:
-                if group.api != records.CONTROL:  # the scheduler holds no state of those
+                if group.api != records.CONTROL:
                     self.counters.aborts += 1
                     live.tok_port.send((frame.T_ABORT, live.wire_rid))
+                else:  # the scheduler holds no state of those
+                    live.tok_port.send((frame.T_FORGET, live.wire_rid))
                 self._forget_stream(live, request.ABORT)
 
     def _forget_stream(self, stream: Stream, event: int) -> None:

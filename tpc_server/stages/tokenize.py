@@ -1,7 +1,7 @@
 """Tokenize: prompts to ids, requests into the scheduler's ring. Owner: the core that runs it.
 
 The core that sent a request also sends its abort, so that the scheduler never sees an abort
-before its request. Long prompts go to a helper thread: the tokenizer works without the GIL, and
+before its request. Long prompts go to helper threads: the tokenizer works without the GIL, and
 the kernel shares the CPU, so streams of this core go on.
 
 A job: (wire rid, prompt | None, ids | None, message, ids for logprobs | None, whether detok wants
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import frame
 from ..boundary import codec, messages, wire
 from ..contract.errors import BadRequest, openai_error_body
-from ..contract.limits import check_lengths
+from ..contract.limits import check_lengths, fit_text
 from ..text.chat_prompt import ChatTemplateError, is_long
-from ..text.encode import LONG_TEXT_CHARS, EncodeHelper, Encoder, PromptEncoder
+from ..text.encode import HUGE_TEXT_CHARS, LONG_TEXT_CHARS, EncodeHelper, Encoder, PromptEncoder
 from ..text.stops import count_stop_tokens
 from ..text.windowed import CONTEXT_IDS
 from . import texts
@@ -62,7 +62,8 @@ class TokenizeStage:
         self._encoder = Encoder(setup.tokenizer_json) if setup.tokenizer_json else None
         self._prompts: PromptEncoder | None = None
         if self._encoder is not None:
-            self._prompts = PromptEncoder(self._encoder, setup.chat_template, setup.bos_id)
+            source = setup.chat_template
+            self._prompts = PromptEncoder(self._encoder, source, setup.bos_id, self._fit)
             if setup.chat_template is not None:
                 self._prompts.compile()  # now, not in the middle of other requests' streams
         self._helper: EncodeHelper | None = None
@@ -102,6 +103,8 @@ class TokenizeStage:
                 self._control(message[1], message[2])
             elif kind == frame.T_TEXTS:
                 self._texts(*message[1:])
+            elif kind == frame.T_FORGET:
+                self._forget(message[1])
         done += self._post_ready()
         jobs = self._jobs
         for _ in range(min(_SLICE, len(jobs))):
@@ -151,34 +154,38 @@ class TokenizeStage:
 
     def _hand_over(self, core: int, job: tuple[Any, ...]) -> bool:
         """To the helper; False when there can be none now (no descriptors, no threads)."""
-        helper = self._helper or self._make_helper()
-        if helper is None:
+        rid = job[0]
+        try:
+            self._make_helper().submit(rid, job[1])
+        except (OSError, RuntimeError):
             return False
-        helper.submit((core, job), job[1])
+        self._waiting[rid] = (core, (rid, "", *job[2:]))  # the prompt is with the helper alone
         return True
 
-    def _make_helper(self) -> EncodeHelper | None:
-        assert self._encoder is not None
-        setup = self.setup
-        try:
-            self._helper = EncodeHelper(self._encoder, setup.chat_template, setup.bos_id)
-        except (OSError, RuntimeError):
-            return None
-        self.helper_hook(self._helper.fileno(), self)
-        return self._helper
+    def _make_helper(self) -> EncodeHelper:
+        helper = self._helper
+        if helper is None:
+            assert self._encoder is not None
+            setup = self.setup
+            helper = EncodeHelper(self._encoder, setup.chat_template, setup.bos_id, self._fit)
+            self.helper_hook(helper.fileno(), self)
+            self._helper = helper
+        return helper
+
+    def _fit(self, text: str) -> str:
+        """The text, cut where that is wished; raises BadRequest. Any thread."""
+        return fit_text(text, self._limits)
 
     def on_events(self, fd: int, mask: int) -> None:
         """The helper has results."""
         assert self._helper is not None
-        for (core, job), ids, error in self._helper.results():
-            if type(job) is str:
-                self._answer_call(core, job, ids, error)
+        for rid, ids, error in self._helper.results():
+            if rid in self._calls:
+                self._answer_call(self._calls[rid], rid, ids, error)
                 continue
-            rid = job[0]
+            core, job = self._waiting[rid]
             self.counters.encoded += 1
-            if rid in self._cancelled:
-                self._drop(core, rid)
-            elif error is not None:
+            if error is not None:
                 self._fail(core, rid, 400, _refusal(error))
             else:
                 self._send(core, job, ids)
@@ -266,11 +273,13 @@ class TokenizeStage:
             return
         work = (encoder, encode, items, is_list, special, self.setup.max_model_len)
         if texts.is_long(items, encode):
-            helper = self._helper or self._make_helper()
-            if helper is not None:
+            try:
+                huge = sum(map(len, items)) > HUGE_TEXT_CHARS
+                self._make_helper().call(rid, huge, texts.answer, *work)
                 self._calls[rid] = core
-                helper.run((core, rid), texts.answer, *work)
                 return
+            except (OSError, RuntimeError):
+                pass  # no descriptors, no threads
         try:
             self._answer_call(core, rid, texts.answer(*work), None)
         except Exception as error:
@@ -289,11 +298,19 @@ class TokenizeStage:
     def _abort(self, rid: str) -> None:
         """Before the request is sent it is only forgotten; afterwards the scheduler is told."""
         if rid in self._waiting:
-            self._cancelled.add(rid)
+            if self._helper is not None and self._helper.cancel(rid):
+                self._drop(self._waiting[rid][0], rid)
+            else:
+                self._cancelled.add(rid)
             return
         self._aborts.post_urgent(
             wire.ABORT, rid.encode(), wire.request_parts(messages.pack_abort(self._pack, rid), [])
         )
+
+    def _forget(self, rid: str) -> None:
+        """Nobody waits for a call any more."""
+        if self._calls.pop(rid, None) is not None and self._helper is not None:
+            self._helper.cancel(rid)
 
     def _control(self, rid: str, header: bytes) -> None:
         if not self._to_scheduler.post(wire.REQUEST, rid.encode(), wire.request_parts(header, [])):
@@ -308,6 +325,7 @@ class TokenizeStage:
             self._detok[core].send((frame.D_FAIL, job[0], 503, message))
         for rid, at in self._calls.items():
             self._detok[at].send((frame.D_FAIL, rid, 503, message))
+        self._calls.clear()
         self._waiting.clear()
         self._jobs.clear()
 
@@ -321,7 +339,7 @@ class TokenizeStage:
         self.inbox.extend(kept)
 
     def close(self) -> None:
-        """Stop the helper thread."""
+        """Stop the helper threads."""
         if self._helper is not None:
             self._helper.close()
             self._helper = None
@@ -329,7 +347,7 @@ class TokenizeStage:
 
 def _refusal(error: Exception) -> str:
     """What the client is told of a prompt that has no ids."""
-    if isinstance(error, ChatTemplateError):
+    if isinstance(error, ChatTemplateError | BadRequest):
         return str(error)
     return f"the text could not be tokenized: {error}"
 

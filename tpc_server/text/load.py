@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tpc_server.text.bounds import chars_per_token
 from tpc_server.text.chat_source import DEFAULT, folder_templates, gguf_templates
 from tpc_server.text.gguf_meta import GgufError, read_metadata
 from tpc_server.text.gguf_vocab import VocabError, bos_eos, tokenizer_json
@@ -52,6 +53,7 @@ class LoadedTokenizer:
         "pieces",
         "source",
         "special_tokens",
+        "token_chars",
         "vocab_size",
     )
 
@@ -67,6 +69,7 @@ class LoadedTokenizer:
         model_max_length: int | None,
         special_tokens: dict[str, str],
         source: str,
+        token_chars: int | None = None,
     ) -> None:
         self.json_text = json_text
         self.pieces = pieces
@@ -78,6 +81,7 @@ class LoadedTokenizer:
         self.model_max_length = model_max_length
         self.special_tokens = special_tokens
         self.source = source
+        self.token_chars = token_chars
 
     @property
     def chat_template(self) -> str | None:
@@ -170,6 +174,7 @@ def _from_json(path: Path) -> LoadedTokenizer:
         model_max_length=int(length) if length is not None and length < _NO_LENGTH else None,
         special_tokens=special,
         source=str(path),
+        token_chars=chars_per_token(data),
     )
 
 
@@ -280,4 +285,5 @@ def _from_gguf(path: Path) -> LoadedTokenizer:
         model_max_length=int(length) if length is not None else None,
         special_tokens=special,
         source=str(path),
+        token_chars=chars_per_token(data),
     )

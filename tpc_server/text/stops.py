@@ -7,12 +7,20 @@ loses matches, too large costs decoding.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 # Python's own regular-expression parser: private by name, but what `re.compile` runs.
 _parser: Any = re._parser  # type: ignore[attr-defined]
 _constants: Any = re._constants  # type: ignore[attr-defined]
+
+# Patterns are the clients': what a later Python may read otherwise in them is no news for whoever
+# reads this server's output. Once and for all, because filters belong to the whole process.
+warnings.filterwarnings("ignore", "Possible (nested set|set )", FutureWarning)
+
+#: Of longer stops the bytes are counted: that never is too few, and takes no time.
+COUNTED_CHARS: Final = 256
 
 #: The length of a pattern without a bound.
 UNBOUNDED: Final = 1 << 30
@@ -47,13 +55,13 @@ class Encodes(Protocol):
 def count_stop_tokens(tokenizer: Encodes | None, stops: Iterable[str]) -> int:
     """``stop_str_max_len``: tokens of the longest stop, without special tokens; 0 without stops.
 
-    A stop that does not encode, or any stop without a tokenizer, counts as its bytes: a byte is
-    the least a token can be, so that is never too small.
+    A stop that does not encode, a long one, or any stop without a tokenizer, counts as its bytes: a
+    byte is the least a token can be, so that is never too small.
     """
     longest = 0
     for stop in stops:
         try:
-            if tokenizer is None:
+            if tokenizer is None or len(stop) > COUNTED_CHARS:
                 raise ValueError
             count = len(tokenizer.encode(stop, add_special_tokens=False).ids)
         except Exception:

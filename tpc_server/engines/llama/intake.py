@@ -12,11 +12,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tpc_server.boundary.messages import GENERATE, SAMPLING
-from tpc_server.text.stops import UNBOUNDED, stop_regex_max_len
+from tpc_server.text.stops import stop_regex_max_len
 
 from .request import TOP_K_ALL, LogprobWish, Request, Sampling, StopRules
 
 _GREEDY_BELOW: Final = 1e-6
+#: Logits are 32-bit floats. What is added to them, and what divides them, is kept so far inside
+#: that any difference of two logits over the least temperature is still finite.
+_HUGE: Final = 1e30
+#: Of an answer's end, searched for stop patterns; a longer match is found from here on only.
+MAX_PATTERN_TOKENS: Final = 1024
 
 #: Sampling fields that would constrain the output by a grammar.
 _GRAMMARS: Final = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -150,15 +155,16 @@ def _strings_window(params: list[Any], strings: list[str]) -> int:
 
 
 def _patterns_window(params: list[Any], sources: list[str]) -> int:
+    """Tokens of the longest match, up to a bound: all of them are decoded at every step."""
     if not sources:
         return 0
     given = int(params[SAMPLING["stop_regex_max_len"]])
-    if given > 0:
-        return given
-    try:
-        return max(stop_regex_max_len(sources), 1)
-    except ValueError:
-        return UNBOUNDED
+    if given <= 0:
+        try:
+            given = max(stop_regex_max_len(sources), 1)
+        except ValueError:
+            given = MAX_PATTERN_TOKENS
+    return min(given, MAX_PATTERN_TOKENS)
 
 
 def _sampling(params: list[Any], stops: StopRules, limits: Limits) -> Sampling:
@@ -190,13 +196,13 @@ def _sampling(params: list[Any], stops: StopRules, limits: Limits) -> Sampling:
     seed = params[SAMPLING["sampling_seed"]]
     barred = set(limits.eos_ids) | set(params[SAMPLING["stop_token_ids"]] or ())
     return Sampling(
-        temperature,
+        min(temperature, _HUGE),
         top_p,
         top_k,
         _bounded(params, "min_p", 0.0, 1.0),
         _bounded(params, "frequency_penalty", -2.0, 2.0),
         _bounded(params, "presence_penalty", -2.0, 2.0),
-        repetition,
+        max(repetition, 1 / _HUGE),
         min_new,
         secrets.randbits(63) if seed is None else int(seed),
         _biases(params, limits),
@@ -224,7 +230,7 @@ def _biases(params: list[Any], limits: Limits) -> list[tuple[int, float]]:
             )
         if math.isnan(value):
             raise BadRequest(f"logit_bias of token {key} is not a number")
-        pairs.append((token, float(value)))
+        pairs.append((token, min(max(float(value), -_HUGE), _HUGE)))
     return pairs
 
 

@@ -41,8 +41,14 @@ def is_held_back(request: Request) -> bool:
         return False
     # The first bytes of a character may be those of the stop's next one.
     whole = tail.rstrip("\ufffd")
-    for string in request.stops.strings:
-        for size in range(1, min(len(tail), len(string)) + 1):
-            if tail.endswith(string[:size]) or whole.endswith(string[:size]):
-                return True
+    return any(_may_go_on(tail, s) or _may_go_on(whole, s) for s in request.stops.strings)
+
+
+def _may_go_on(text: str, string: str) -> bool:
+    """Whether `text` ends in a beginning of `string`."""
+    at = text.find(string[0], max(0, len(text) - len(string)))
+    while at >= 0:
+        if string.startswith(text[at:]):
+            return True
+        at = text.find(string[0], at + 1)
     return False

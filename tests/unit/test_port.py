@@ -1,0 +1,39 @@
+"""The scheduler's port over a real mesh: whose requests come, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpc_server.affinity.plan import CorePlan, PlanSettings, parse_cores, plan
+from tpc_server.affinity.topology import read
+from tpc_server.boundary import wire
+from tpc_server.boundary.port import SchedulerPort
+from tpc_server.mesh import SCHEDULER, Ends, Mesh
+
+
+def plan_of(*words: str) -> CorePlan:
+    return plan(read(), PlanSettings(cores=parse_cores(list(words)), unpinned=True))
+
+
+@pytest.fixture
+def mesh():
+    link = Mesh(plan_of("ingress=0", "tokenize=0,1,2", "detok=0", "egress=0"), 64, 64, 64)
+    yield link
+    link.close()
+
+
+def test_no_tokenize_core_starves_however_busy_the_others_are(mesh):
+    """Each may fill what is asked for at once: then they take turns."""
+    cores = mesh.plan.stage_cores("tokenize")
+    assert len(cores) == 3
+    ends = Ends(mesh)
+    senders = [ends.sender(core, SCHEDULER) for core in cores]
+    port = SchedulerPort(mesh)
+    for _ in range(8):
+        for number, sender in enumerate(senders):
+            assert sender.post(wire.REQUEST, b"", wire.request_parts(b"%d" % number, []))
+    taken = [port.recv(2) for _ in range(3)]
+    assert sorted(request.header for some in taken for request in some) == [
+        b"0", b"0", b"1", b"1", b"2", b"2",
+    ]  # fmt: skip
+    port.close()
