@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tpc_server.parsers import make_parser
+from tpc_server.parsers.base import make_parser
 
 NAMES = ["get_weather", "add", "f"]
 

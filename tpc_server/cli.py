@@ -10,6 +10,7 @@ import argparse
 import difflib
 from typing import Any, NoReturn
 
+from .parsers.formats import REASONING_PARSERS, TOOL_PARSERS, check_names
 from .version import __version__
 
 _DESCRIPTION = """\
@@ -132,6 +133,10 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
                    "model's templates, or the template itself (default: the model's)")  # fmt: skip
     g.add_argument("--default-chat-template-kwargs", default="{}", metavar="JSON",
                    help="variables of the chat template under each request's own")  # fmt: skip
+    g.add_argument("--tool-call-parser", metavar="NAME", help="how the model writes tool calls: "
+                   + ", ".join(sorted(TOOL_PARSERS)))  # fmt: skip
+    g.add_argument("--reasoning-parser", metavar="NAME", help="how the model marks its reasoning: "
+                   + ", ".join(sorted(REASONING_PARSERS)))  # fmt: skip
 
     g = p.add_argument_group("llama engine")
     g.add_argument("--max-running-requests", type=int, default=16, metavar="N",
@@ -238,4 +243,8 @@ def parse(argv: list[str] | None = None, prog: str = "tpc-server") -> Any:
         value = getattr(given, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    try:
+        check_names(given.reasoning_parser, given.tool_call_parser)
+    except ValueError as error:
+        parser.error(str(error))
     return given

@@ -124,6 +124,8 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
             weight_version=given.weight_version,
             chat_template=given.chat_template,
             default_chat_template_kwargs=given.default_chat_template_kwargs,
+            tool_call_parser=given.tool_call_parser,
+            reasoning_parser=given.reasoning_parser,
             skip_tokenizer_init=given.skip_tokenizer_init,
             skip_server_warmup=given.skip_server_warmup,
             incremental_streaming_output=given.incremental_streaming_output,

@@ -28,6 +28,7 @@ from .log import LogWriter
 from .mailbox import EventFd
 from .mesh import ALIEN, Ends, Mesh
 from .monitor import Monitor
+from .parsers.formats import check_names
 from .setup import CoreSetup
 from .text.chat_source import chat_source
 from .text.load import load_tokenizer
@@ -72,6 +73,10 @@ class Server:
     ) -> None:  # fmt: skip
         if not isinstance(server_args, ServerArgs):
             raise TypeError(f"server_args must be ServerArgs, got {type(server_args).__name__}")
+        try:
+            check_names(server_args.reasoning_parser, server_args.tool_call_parser)
+        except ValueError as error:
+            raise TypeError(f"ServerArgs: {error}") from None
         _check_numbers(to_scheduler_cap, from_scheduler_cap, stage_channel_cap, cores)
         if not 0 <= server_args.port + (port_offset or 0) <= 65535:
             raise TypeError(f"port_offset {port_offset}: the port would be outside 0 to 65535")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.parser_helpers import NAMES, events
-from tpc_server.parsers import REASONING_PARSERS, TOOL_PARSERS, make_parser
+from tpc_server.parsers.base import REASONING_PARSERS, TOOL_PARSERS, make_parser
 
 #: What the formats are made of, whole and in halves, and what else models write.
 FRAGMENTS = (

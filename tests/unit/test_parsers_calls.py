@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.parser_helpers import events, parse
-from tpc_server.parsers import TOOL_PARSERS, check_names, make_parser
+from tpc_server.parsers.base import TOOL_PARSERS, check_names, make_parser
 
 #: Arguments that must come out exactly as they were written.
 WRITTEN = (

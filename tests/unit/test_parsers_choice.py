@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tpc_server.parsers import json_schema_for_choice
+from tpc_server.parsers.base import json_schema_for_choice
 
 PLACE = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.parser_helpers import events, parse
-from tpc_server.parsers import REASONING_PARSERS, make_parser, thinks
+from tpc_server.parsers.base import REASONING_PARSERS, make_parser, thinks
 
 BOTH = [("reasoning", "why\n"), ("content", "\n\nbecause")]
 

@@ -55,6 +55,8 @@ def test_help_and_version():
         (["--cores", "ingress=zebra"], "--cores"),
         (["--model-path", "/nowhere/model.gguf"], "/nowhere/model.gguf"),
         (["--engine", "synthetic", "--model-path", "/nowhere"], "/nowhere"),
+        (["--tool-call-parser", "nope"], "'nope' is not known; known are hermes, json, qwen"),
+        (["--reasoning-parser", "nope"], "'nope' is not known; known are deepseek-r1"),
     ],
 )
 def test_bad_flags_end_with_one_clear_line(words, told):

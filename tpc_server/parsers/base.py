@@ -23,8 +23,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .calls import CallParser
+from .choice import json_schema_for_choice
 from .events import Event
-from .formats import REASONING_PARSERS, TOOL_PARSERS
+from .formats import REASONING_PARSERS, TOOL_PARSERS, check_names, thinks
 from .think import ThinkParser
 
 __all__ = [
@@ -33,7 +34,9 @@ __all__ = [
     "Event",
     "TextParser",
     "check_names",
+    "json_schema_for_choice",
     "make_parser",
+    "thinks",
 ]
 
 
@@ -124,13 +127,3 @@ def make_parser(reasoning: str | None, tools: str | None, options: Mapping[str, 
     if think and calls:
         return _Chain(think, calls)
     return think or calls or _Plain()
-
-
-def check_names(reasoning: str | None, tools: str | None) -> None:
-    """Raise ValueError for a parser that does not exist; its text lists those that do."""
-    for flag, name, known in (
-        ("reasoning_parser", reasoning, REASONING_PARSERS),
-        ("tool_call_parser", tools, TOOL_PARSERS),
-    ):
-        if name and name not in known:
-            raise ValueError(f"{flag} {name!r} is not known; known are {', '.join(sorted(known))}")

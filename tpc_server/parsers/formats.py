@@ -2,6 +2,7 @@
 
 A new family is a line here as long as its markers or its JSON differ and nothing else does. The
 names are SGLang's for `--reasoning-parser` and `--tool-call-parser`; `think` and `json` are ours.
+Python 3.9, as the command line that lists them.
 """
 
 from __future__ import annotations
@@ -89,3 +90,13 @@ def thinks(name: str, template_kwargs: Mapping[str, Any] | None, prompt: str | N
         return prompt.rstrip().endswith(form.open)
     given = (template_kwargs or {}).get(form.switch) if form.switch else False
     return given is not False if form.default_on else given is True
+
+
+def check_names(reasoning: str | None, tools: str | None) -> None:
+    """Raise ValueError for a parser that does not exist; its text lists those that do."""
+    for flag, name, known in (
+        ("reasoning_parser", reasoning, REASONING_PARSERS),
+        ("tool_call_parser", tools, TOOL_PARSERS),
+    ):
+        if name and name not in known:
+            raise ValueError(f"{flag} {name!r} is not known; known are {', '.join(sorted(known))}")
