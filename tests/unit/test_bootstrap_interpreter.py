@@ -15,7 +15,7 @@ import pytest
 
 from tests.bootstrap_fakes import INSTALLING_MAKEFILE, fake_python, fake_source, script
 from tpc_server.bootstrap import build, cache, interpreter, tree, uv
-from tpc_server.bootstrap.interpreter import Tried, find
+from tpc_server.bootstrap.interpreter import Tried, find, look
 from tpc_server.bootstrap.progress import BootstrapError
 
 
@@ -154,11 +154,21 @@ def test_a_failed_try_is_not_repeated_by_every_run(
     assert machine.built == 4
 
 
-def test_looking_only_builds_and_remembers_nothing(machine: Machine) -> None:
-    fake_python(machine.bin / "python3.13", free_threaded=False)
-    machine.find(make=False)
+def test_looking_only_builds_remembers_and_says_nothing(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gil = fake_python(machine.bin / "python3.13", free_threaded=False)
+    tried: list[Tried] = []
+    assert look(tried) is None  # the next run would build one
+    assert [t.where for t in tried] == ["python3.13t on PATH", "cache"]
     assert machine.built == 0
     assert not (machine.tmp / "cache/tpc_server/failed.json").exists()
+    machine.find()
+    capsys.readouterr()
+    found = look(tried)  # that has failed: the next run goes on with a GIL
+    assert found is not None and found.executable == str(gil)
+    assert machine.built == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_without_any_interpreter_the_message_tells_every_place(machine: Machine) -> None:

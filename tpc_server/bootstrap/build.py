@@ -12,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from .cache import locked, log_file, publish, sub, sweep, whole
+from .cache import cache_root, locked, log_file, publish, sub, sweep, whole
 from .probe import probe
 from .progress import BootstrapError, Share, duration, run, say
 from .source import get_tarball, version_of
@@ -68,18 +68,26 @@ def from_source(pgo: bool) -> str:
         name = f"cpython-{version}t{'-pgo' if pgo else ''}"
         sweep(folder, name)
         options = [*CONFIGURE, *(["--enable-optimizations"] if pgo else [])]
-        count = cores()
-        expected = duration((CONFIGURE_S + COMPILE_CPU_S / count) * (2 if pgo else 1))
         kind = "with PGO, twice, " if pgo else ""
-        say(
-            f"building a free-threaded CPython {version} from source {kind}once: {expected} on "
-            f"{count} CPU{'s' * (count > 1)}"
-        )
+        say(f"building a free-threaded CPython {version} from source {kind}once: {expected(pgo)}")
         path = None
         while path is None:
             with build_tree(name, tarball, options, folder) as tree:
                 path = _build_in(tree, options, pgo, version)
         return path
+
+
+def kept() -> str:
+    """The names of what interrupted builds left to go on with, or ""."""
+    states = (cache_root() / "build").glob("*/state.json")
+    return ", ".join(sorted(path.parent.name for path in states))
+
+
+def expected(pgo: bool) -> str:
+    """How long a build takes here, in words."""
+    count = cores()
+    seconds = (CONFIGURE_S + COMPILE_CPU_S / count) * (2 if pgo else 1)
+    return f"{duration(seconds)} on {count} CPU{'s' * (count > 1)}"
 
 
 def _build_in(tree: Tree, options: list[str], pgo: bool, version: str) -> str | None:

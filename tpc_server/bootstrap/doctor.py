@@ -1,8 +1,13 @@
-"""`./tpc doctor`: what was found here and why. Owner: one process; changes and builds nothing."""
+"""`./tpc doctor`: what was found here and why. Owner: one process; changes and builds nothing.
+
+Exit status 0: serving would start at once. 1: something has to be made or mended first; the last
+line says what.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -11,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import build, venv
 from .cache import cache_root
 from .fetch import MODEL_PACKAGE, MODEL_VERSION
-from .interpreter import Tried, find
+from .interpreter import Tried, failed_lately, look, ordinary, wants_pgo
 from .locks import builds, pins
 from .probe import Interpreter
 from .progress import BootstrapError, Step
@@ -53,23 +59,23 @@ print(plan.plan(found).describe())
 def report(env: Mapping[str, str]) -> int:
     """Prints the whole report to stdout; 0 when serving could start, else 1."""
     tried: list[Tried] = []
-    fault = ""
+    verdict = ""
     interpreter = None
     try:
-        interpreter = find(tried, make=False)
+        interpreter = look(tried)
     except BootstrapError as error:
-        fault = str(error).splitlines()[0]
+        verdict = str(error).splitlines()[0]
     _machine()
     _title("interpreter")
     for place in tried:
         _row(place.where, place.verdict.splitlines()[0])
-    if fault:
-        _row("none", fault)
+    if interpreter is None and not verdict:
+        verdict = _what_setup_would_do()
     _row("lock files", ", ".join(builds()))
-    python = ready(interpreter) if interpreter is not None else None
-    good = interpreter is not None and python is not None
     if interpreter is not None:
-        good = _environment(interpreter, python, env) and good
+        verdict = _environment(interpreter, ready(interpreter), env)
+        if not interpreter.free_threaded and failed_lately():
+            _row("note", "`./tpc setup` tries again to make a free-threaded one")
     _title("tools")
     _row("Rust", rust_fault() or "fine (builds tokenizers)")
     needed, wished = missing_packages()
@@ -77,7 +83,28 @@ def report(env: Mapping[str, str]) -> int:
     _row("C", f"missing: {lacking}" if lacking else "fine (builds CPython)")
     _row("uv", shutil.which("uv") or "not there (not needed)")
     _cache()
-    return 0 if good else 1
+    status = 1 if verdict else 0
+    print(f"\n{f'not ready: {verdict}' if verdict else 'ready to serve'} (exit status {status})")
+    return status
+
+
+def _what_setup_would_do() -> str:
+    """Rows on how an interpreter would come about; the verdict."""
+    ways = "from uv, else built" if shutil.which("uv") else "built"
+    kept = build.kept()
+    going_on = f", going on where an interrupted build was ({kept})" if kept else ""
+    _row("./tpc setup", f"would have one {ways} from source: {build.expected(wants_pgo())}")
+    _row("", f"then the packages: {venv.expected()}{going_on}")
+    fault = rust_fault()
+    needed, _ = missing_packages()
+    if not fault and needed and (os.geteuid() or not shutil.which("apt-get")):
+        fault = f"{' '.join(needed)} would have to be installed"
+    if fault:
+        _row("", f"but it cannot build here: {fault}")
+        last = ordinary()
+        _row("", f"so it would go on with {last}, cores sharing one GIL" if last else "")
+        return f"no free-threaded interpreter, and none can be built: {fault}"
+    return "no interpreter yet; `./tpc setup`, or the first `./tpc serve`, makes one"
 
 
 def _machine() -> None:
@@ -87,13 +114,14 @@ def _machine() -> None:
     _row("bootstrap", f"Python {platform.python_version()} at {sys.executable}")
 
 
-def _environment(interpreter: Interpreter, python: Path | None, env: Mapping[str, str]) -> bool:
-    """Packages and core plan, asked of the environment; True when all is well."""
+def _environment(interpreter: Interpreter, python: Path | None, env: Mapping[str, str]) -> str:
+    """Packages and core plan, asked of the environment; "" when all is well, else what is not."""
     _title(f"packages ({interpreter.build})")
     if python is None:
-        _row("environment", "not made yet: ./tpc setup")
-        return False
-    good = True
+        wait = f": {venv.expected()}" if interpreter.build in venv.NEEDS_RUST else ""
+        _row("environment", f"not made yet; ./tpc setup makes it{wait}")
+        return "no packages yet; `./tpc setup`, or the first `./tpc serve`, installs them"
+    verdict = ""
     rows = _packages(python, env, list(pins(interpreter.build)))
     for row in rows:
         if "name" in row:
@@ -104,19 +132,21 @@ def _environment(interpreter: Interpreter, python: Path | None, env: Mapping[str
                 if interpreter.free_threaded
                 else "ok"
             )
-            good = good and "fault" not in row and not row["gil"]
+            if "fault" in row or row["gil"]:
+                verdict = verdict or f"{row['name']}: {state}"
             _row(row["name"], f"{row.get('version', '-'):<14} {state}")
         elif "gil_after_all" in row:
             on = row["gil_after_all"]
             _row("GIL", "on after all imports" if on else "off after all imports")
-            good = good and on != interpreter.free_threaded
+            if on == interpreter.free_threaded:
+                verdict = verdict or f"the GIL is {'on' if on else 'off'}"
         else:
             _row("fault", row["broken"])
-            good = False
+            verdict = verdict or str(row["broken"])
     _title("core plan")
     status, text = _ask([str(python), "-c", _PLAN], env, "reading the CPU topology")
     print(_indent(text if status == 0 else f"not to be had: {text.splitlines()[-1:]}"))
-    return good and status == 0
+    return verdict or ("" if status == 0 else "the core plan is not to be had")
 
 
 def _packages(python: Path, env: Mapping[str, str], names: Sequence[str]) -> list[dict[str, Any]]:

@@ -27,6 +27,9 @@ GIL_COMMANDS = ("python3.14", "python3.13", "python3.12", "python3.11", "python3
 RETRY_AFTER_S = 24 * 3600
 
 
+Look = Callable[[], "Interpreter | str"]
+
+
 class Tried(NamedTuple):
     """One place that was looked at, and what was found there."""
 
@@ -39,34 +42,53 @@ def wants_pgo() -> bool:
     return os.environ.get("TPC_PGO", "") not in ("", "0")
 
 
-def find(tried: list[Tried], *, make: bool = True, retry: bool = False) -> Interpreter:
+def find(tried: list[Tried], *, retry: bool = False) -> Interpreter:
     """The interpreter to use; what was looked at is appended to `tried`.
 
-    `make=False` only looks: no download, no build. `retry` forgets that a build failed lately.
-    Raises BootstrapError when there is none at all, or when TPC_PYTHON names none.
+    `retry` forgets that a build failed lately. Raises BootstrapError when there is none at all, or
+    when TPC_PYTHON names none.
     """
+    failed = "" if retry else failed_lately()
+    makers: list[tuple[str, Look]] = [("uv", uv.install), ("build from source", _from_source)]
+    found = _first(tried, [] if failed else makers)
+    if found is not None:
+        _forget_failure()
+        return found
+    if failed:
+        tried.append(Tried("uv, build from source", f"not tried again yet: {failed}"))
+    else:
+        failed = "; ".join(f"{t.where}: {t.verdict.splitlines()[0]}" for t in tried)
+        _remember_failure(failed)
+    found = _with_gil(tried, failed)
+    say(
+        f"no free-threaded interpreter to be had, going on with {found}: cores share one "
+        f"GIL (`./tpc doctor` says why, `./tpc setup` tries again)"
+    )
+    return found
+
+
+def look(tried: list[Tried]) -> Interpreter | None:
+    """What is here already, like `find` but making, remembering and saying nothing.
+
+    None: the next run would first make one. Raises BootstrapError as `find` does.
+    """
+    found = _first(tried, [])
+    failed = failed_lately()
+    return _with_gil(tried, failed) if found is None and failed else found
+
+
+def _first(tried: list[Tried], makers: list[tuple[str, Look]]) -> Interpreter | None:
     chosen = os.environ.get("TPC_PYTHON")
     if chosen:
         return _named(chosen, tried)
-    looks: list[Callable[[], Interpreter | str]] = [_on_path, _cached]
-    names = [f"{FREE_THREADED_COMMAND} on PATH", "cache"]
-    failed = "" if retry else _failed_lately()
-    if make and not failed:
-        looks += [uv.install, _from_source]
-        names += ["uv", "build from source"]
-    for name, look in zip(names, looks):
-        found = look()
+    places = [(f"{FREE_THREADED_COMMAND} on PATH", _on_path), ("cache", _cached), *makers]
+    for name, search in places:
+        found = search()
         if isinstance(found, Interpreter):
             tried.append(Tried(name, f"used: {found} at {found.executable}"))
-            _forget_failure()
             return found
         tried.append(Tried(name, found))
-    if failed:
-        tried.append(Tried("uv, build from source", f"not tried again yet: {failed}"))
-    elif make:
-        failed = "; ".join(f"{t.where}: {t.verdict.splitlines()[0]}" for t in tried)
-        _remember_failure(failed)
-    return _with_gil(tried, failed)
+    return None
 
 
 def _named(chosen: str, tried: list[Tried]) -> Interpreter:
@@ -145,10 +167,6 @@ def _with_gil(tried: list[Tried], failed: str) -> Interpreter:
     for command, found in _gil_candidates(GIL_COMMANDS):
         if isinstance(found, Interpreter):
             tried.append(Tried(command, f"used: {found} at {found.executable}"))
-            say(
-                f"no free-threaded interpreter to be had, going on with {found}: cores share one "
-                f"GIL (`./tpc doctor` says why, `./tpc setup` tries again)"
-            )
             return found
         tried.append(Tried(command, found))
     raise BootstrapError(
@@ -158,7 +176,8 @@ def _with_gil(tried: list[Tried], failed: str) -> Interpreter:
     )
 
 
-def _failed_lately() -> str:
+def failed_lately() -> str:
+    """Why making one failed within RETRY_AFTER_S, or ""."""
     try:
         note = json.loads((cache_root() / "failed.json").read_bytes())
         if note["pgo"] == wants_pgo() and 0 <= time.time() - note["at"] < RETRY_AFTER_S:

@@ -105,11 +105,10 @@ def _install(python: Path, lock: str) -> None:
     if lock in NEEDS_RUST:
         detail = Installing(0 if resumed else CRATES)
         argv += _keep_work(python, kept, env)
-        expected = f"{duration(45 + CRATES_CPU_S / cores())} on {cores()} CPUs"
         say(
             "going on with the packages where an interrupted run was"
             if resumed
-            else f"packages are compiled once, tokenizers above all: {expected}"
+            else f"packages are compiled once, tokenizers above all: {expected()}"
         )
     log = log_file(f"install-{lock}")
     try:
@@ -119,6 +118,12 @@ def _install(python: Path, lock: str) -> None:
             shutil.rmtree(kept, ignore_errors=True)
         raise BootstrapError(f"{error}\n{_advice(error)}".rstrip()) from error
     shutil.rmtree(kept, ignore_errors=True)
+
+
+def expected() -> str:
+    """How long compiling the packages takes here, in words."""
+    count = cores()
+    return f"{duration(45 + CRATES_CPU_S / count)} on {count} CPU{'s' * (count > 1)}"
 
 
 def _keep_work(python: Path, kept: Path, env: dict[str, str]) -> list[str]:
