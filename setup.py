@@ -33,6 +33,8 @@ RANGES = {
     "prometheus_client": ">=0.20",
 }
 EXTRAS = {
+    # Python 3.14 has it.
+    "zstd": {"backports.zstd": ">=1.0; python_version < '3.14'"},
     "granian": {"granian": ">=2.0"},
     "test": {"pytest": ">=8", "pytest-timeout": ">=2.3", "hypothesis": ">=6.100"},
 }

@@ -11,7 +11,7 @@ from typing import Final
 # Everything a serving process imports that is not ours; one of them can switch the GIL on.
 IMPORTS: Final = (
     "numpy", "tokenizers", "httptools", "jiter", "msgpack", "psutil", "gguf", "jinja2",
-    "prometheus_client",
+    "prometheus_client", "backports.zstd",
 )  # fmt: skip
 
 
