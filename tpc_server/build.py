@@ -10,6 +10,8 @@ from . import frame, mesh
 from .affinity.plan import route
 from .counters import CONNECTIONS, Counters
 from .mesh import Ends, Mesh
+from .metrics.http import HttpMeter, make_layout
+from .metrics.recorder import Recorder
 from .reactor import IN, Reactor
 from .routes.router import Router
 from .stages.accept import Loads
@@ -42,11 +44,20 @@ class StageSet:
         ingress_cores = plan.stage_cores("ingress")
         self._inboxes: dict[str, deque[frame.Message]] = {}
 
+        http_meter = recorder = None
+        setup.layout = make_layout(setup.metrics)
+        if setup.layout is not None:
+            block = link.metrics_at(index)
+            recorder = Recorder(setup.layout, ends.words, block, setup.is_prefill)
+            setup.http_meter = http_meter = HttpMeter(setup.layout, ends.words, block)
+
         if "ingress" in mine:
             router = Router(index, setup, counters, link, ends.words, generation)
             self.ingress = IngressStage(
                 index, generation, setup, counters, poller, listeners, router
             )
+            self.ingress.http_meter = http_meter
+            router.helper_hook = self._watch_helper
             self._inboxes["ingress"] = self.ingress.inbox
         if "egress" in mine:
             detok_of = [
@@ -59,6 +70,8 @@ class StageSet:
             self.detok = DetokStage(setup, counters, self._writer_of)
             self.detok.ready_hook = self._warm
             self.detok.health_hook = self._probed
+            self.detok.recorder = recorder
+            self.detok.http_meter = http_meter
             self._inboxes["detok"] = self.detok.inbox
         if "tokenize" in mine:
             self.tokenize = TokenizeStage(index, setup, counters, outbox, to_scheduler, aborts)
@@ -217,6 +230,7 @@ class StageSet:
             self.tokenize.close()
         if self.ingress is not None:
             self.ingress.abandon()
+            self.ingress.router.end_helpers()
         if self.egress is not None:
             self.egress.abandon()
 

@@ -76,6 +76,7 @@ class Core:
                           cpus=spec.cpus, reason=pinned.reason)  # fmt: skip
         self.ends = Ends(self.link)
         self.counters = Counters()
+        self.counters.started_ns = time.monotonic_ns()
         self._counters_at = self.link.counters_at(self.index)
         self._connect()
         deaths: list[int] = []
@@ -268,6 +269,7 @@ class Core:
         wait = _BACKLOG_S if backlog else min(_BACKSTOP_S, max(0.0, (next_tick - now) / 1e9))
         self.counters.waits += 1
         _, rang = reactor_poll(wait)
+        self.counters.waited_ns += time.monotonic_ns() - now
         sleeper.disarm()
         if rang:
             sleeper.clear()

@@ -37,13 +37,19 @@ class Counters:
     malformed: int  # frames rejected
     resets: int  # times the core was rebuilt after an exception
     spin_hits: int  # sleeps that spinning spared
+    started_ns: int  # CLOCK_MONOTONIC when the core began
+    waited_ns: int  # time in sleeps
+    tokenizing: int  # clients' requests that the scheduler does not have yet (now)
+    queued: int  # that it has and of which no row came (now)
+    decoding: int  # of which rows came (now); these three are counted once a tick
 
     # The order of the published words.
     __slots__ = (  # noqa: RUF023
         "heartbeat_ns", "connections", "live_requests", "inflight", "loops", "waits", "wakeups",
         "doorbells_written", "doorbells_saved", "frames", "rows", "rows_stale", "sends",
         "bytes_out", "blocked", "blocked_ns", "requests", "answers", "aborts", "errors",
-        "accepted", "encoded", "malformed", "resets", "spin_hits",
+        "accepted", "encoded", "malformed", "resets", "spin_hits", "started_ns", "waited_ns",
+        "tokenizing", "queued", "decoding",
     )  # fmt: skip
 
     def __init__(self) -> None:

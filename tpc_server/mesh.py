@@ -1,6 +1,6 @@
 """Where every ring and doorbell of a link lies. Owner: plain data after construction, any thread.
 
-One shared region holds everything that crosses a thread: a doorbell and a block of published
+One shared region holds everything that crosses a thread: a doorbell and blocks of published
 counters per core, a doorbell for the scheduler, and one ring per ordered pair that talks. The
 layout is a pure function of the plan and the capacities, so that a child process finds the same
 places from the same numbers.
@@ -50,6 +50,8 @@ Lane = tuple[int, int, int]  # from, to, DATA or ABORTS
 READY: Final = 0  # a warm-up answer is in
 STOPPED: Final = 1  # the server is shutting down: pushes return False
 FAILED: Final = 2  # cores died too often, or the warm-up request was not answered
+PUSHES_BLOCKED: Final = 8  # times the scheduler waited for room in a ring; written by it alone
+PUSHES_BLOCKED_NS: Final = 9  # how long in all
 SILENT: Final = 3  # the last health probe was not answered
 
 
@@ -57,8 +59,9 @@ class Mesh:
     """One region, its doorbells, and the ends of its rings for whoever asks on its own thread."""
 
     def __init__(
-        self, plan: CorePlan, to_scheduler_cap: int, from_scheduler_cap: int, stage_cap: int
-    ) -> None:
+        self, plan: CorePlan, to_scheduler_cap: int, from_scheduler_cap: int, stage_cap: int,
+        metrics_words: int = 0,
+    ) -> None:  # fmt: skip
         self.plan = plan
         self.n = len(plan.cores)
         self.stage_cap = stage_cap
@@ -79,6 +82,10 @@ class Mesh:
         at += -at % _PAGE
         self._counters = at
         at += self.n * WORDS * 8
+        at += -at % _PAGE
+        self._metrics = at
+        self._metrics_words = metrics_words  # a core: see `metrics.layout`
+        at += self.n * metrics_words * 8
         self._rings: dict[Lane, tuple[int, int, int]] = {}
         for lane, (capacity, cap_records) in caps.items():
             at += -at % _PAGE
@@ -92,6 +99,14 @@ class Mesh:
     def counters_at(self, core: int) -> int:
         """Index of a core's first published counter among the region's words."""
         return (self._counters >> 3) + core * WORDS
+
+    def metrics_at(self, core: int) -> int:
+        """Index of a core's first word of metrics; there are none without metrics."""
+        return (self._metrics >> 3) + core * self._metrics_words
+
+    def lanes(self) -> list[Lane]:
+        """All rings."""
+        return list(self._rings)
 
     def ring(self, lane: Lane) -> tuple[int, int, int]:
         """(offset, capacity in bytes, capacity in records) of a lane's ring."""

@@ -27,6 +27,7 @@ from .listen import bind_tcp, bind_uds
 from .log import LogWriter
 from .mailbox import EventFd
 from .mesh import ALIEN, Ends, Mesh
+from .metrics.http import make_layout
 from .monitor import Monitor
 from .parsers.formats import check_names
 from .setup import CoreSetup
@@ -102,7 +103,11 @@ class Server:
             )
         # Nothing before this line leaves anything behind when it raises.
         self._log = LogWriter(server_args.log_level, options.log_format)
-        self._mesh = Mesh(self.plan, to_scheduler_cap, from_scheduler_cap, stage_channel_cap)
+        layout = make_layout(server_args.metrics)
+        self._mesh = Mesh(
+            self.plan, to_scheduler_cap, from_scheduler_cap, stage_channel_cap,
+            layout.words if layout is not None else 0,
+        )  # fmt: skip
         self._ends = Ends(self._mesh)
         self._words = self._ends.words
         self._wake = EventFd()

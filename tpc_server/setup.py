@@ -6,15 +6,19 @@ Each core copies the object itself, so that reading a setting touches no shared 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 from .boundary import codec
-from .boundary.server_args import ServerArgs
+from .boundary.server_args import DisaggregationMode, ServerArgs
 from .config import Options
 from .contract.limits import Limits
 from .contract.openai import OpenAIFacts, default_sampling
 from .info import ServerInfo, allowed_state, core_counters
+from .loads import LoadFacts, render
+from .metrics.http import HttpMeter
+from .metrics.layout import Layout
 from .render import http, native
 from .text.chat_source import ChatSource
 from .text.load import LoadedTokenizer
@@ -55,6 +59,11 @@ class CoreSetup:
         if tokenizer is not None:
             self.limits.token_chars = tokenizer.token_chars
         self.openai = openai_facts(args, options, info, chat_template)
+        self.loads = LoadFacts(args)
+        self.metrics = args.metrics
+        self.http_meter: HttpMeter | None = None  # of one core
+        self.layout: Layout | None = None  # of metrics; each core makes its own
+        self.is_prefill = args.disaggregation_mode == DisaggregationMode.Prefill
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes
         self.max_connections = options.max_connections
@@ -90,6 +99,12 @@ class CoreSetup:
                     states.append(allowed_state(reply.get("internal_state")))
             counters = core_counters(self._words, self._link)
             return 200, self.info.server_body(counters, states), http.JSON
+        if name.startswith("loads "):
+            _, began, wanted = name.split(" ", 2)
+            answer = render(self.loads, wanted, payload, core_counters(self._words, self._link))
+            if self.http_meter is not None:
+                self.http_meter.loads(time.monotonic_ns() - int(began))
+            return answer
         if name == "flush_cache":
             if payload is None:
                 return 503, b"The scheduler did not answer in time.\n", http.TEXT

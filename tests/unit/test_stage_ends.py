@@ -63,7 +63,7 @@ def detok():
 def opened(rid, stream=True):
     return (
         frame.D_OPEN, KEY, 0, stream, False, True, False, False, b"", "", 0, 0, 3,
-        [(rid, rid, PROBE_PLAN, None)],
+        [(rid, rid, PROBE_PLAN, None)], None,
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def test_a_stream_goes_on_once_neither_its_core_lags_nor_its_socket_is_full(deto
 def test_a_row_of_a_request_that_an_earlier_row_of_its_frame_ended(detok):
     """The failure of one item ends the whole batch, whose other rows are in the same frame."""
     message = list(opened("a#1", stream=False))
-    message[-1] = [(rid, rid, PROBE_PLAN, None) for rid in ("a#1", "a#2")]
+    message[-2] = [(rid, rid, PROBE_PLAN, None) for rid in ("a#1", "a#2")]
     detok.stage.inbox.append(tuple(message))
     detok.stage.inbox += [(frame.D_ENCODED, rid, 1, None, [1], 3) for rid in ("a#1", "a#2")]
     detok.stage.poll(10)

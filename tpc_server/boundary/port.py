@@ -7,11 +7,12 @@ Reads requests from every tokenize core, writes frames to every detok core.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..mailbox import Receiver, broadcast
-from ..mesh import ABORTS, SCHEDULER, STOPPED, Ends, Mesh
+from ..mailbox import Receiver, SpaceWaiter, broadcast
+from ..mesh import ABORTS, PUSHES_BLOCKED, PUSHES_BLOCKED_NS, SCHEDULER, SPACE, STOPPED, Ends, Mesh
 from ..ring import Record
 from . import wire
 
@@ -45,7 +46,7 @@ class SchedulerPort:
         self._first = 0  # whose turn it is: where there is more than asked for, nobody starves
         self._frames = [ends.sender(SCHEDULER, c) for c in plan.stage_cores("detok")]
         self._sleeper = ends.sleeper(SCHEDULER)
-        self._space = ends.space_waiter()
+        self._space = _TimedWaiter(ends)
         self._all: Sequence[Receiver] = (*self._requests, *self._aborts)
         # A ring has one producer; a scheduler that pushes from several threads takes turns.
         self._push_lock = threading.Lock()
@@ -116,6 +117,24 @@ class SchedulerPort:
 
     def _stopped(self) -> bool:
         return bool(self._words[STOPPED])
+
+
+class _TimedWaiter(SpaceWaiter):
+    """Where pushes wait for room; says how often and how long."""
+
+    __slots__ = ("_published",)
+
+    def __init__(self, ends: Ends) -> None:
+        super().__init__(ends.doorbell(SPACE))
+        self._published = ends.words
+
+    def wait(self, timeout_ms: int) -> bool:
+        began = time.monotonic_ns()
+        rung = super().wait(timeout_ms)
+        words = self._published
+        words[PUSHES_BLOCKED] += 1
+        words[PUSHES_BLOCKED_NS] += time.monotonic_ns() - began
+        return rung
 
 
 def _request(record: Record) -> IngressRequest:

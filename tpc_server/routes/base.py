@@ -15,6 +15,7 @@ from ..stages import stream as records
 
 if TYPE_CHECKING:
     from ..counters import Counters
+    from ..metrics.layout import Layout
     from ..stages.base import Port
     from ..stages.connections import Connection
     from ..stages.ingress import IngressStage
@@ -40,6 +41,7 @@ class Handlers:
         # Unique for this start of this core, so that the scheduler never sees a rid twice.
         self._prefix = f"{core:02x}{generation & 0xFF:02x}{os.urandom(2).hex()}"
         self._serial = 0
+        self.layout: Layout | None = setup.layout  # of metrics, where they are wanted
         self.warming = False
         self._stage: Any = None
         self._tok_port: Any = None
@@ -103,11 +105,18 @@ class Handlers:
     def _open(
         self, key: int, api: int, is_stream: bool, is_batch: bool, chunked: bool, close: bool,
         head_only: bool, extra: bytes, name: str, created_ns: int, deadline_ns: int,
-        items: list[tuple[Any, ...]],
+        items: list[tuple[Any, ...]], label: str | None = None,
+        structured: list[bool] | None = None,
     ) -> None:  # fmt: skip
+        """`label`: the label values of its metrics, None: not recorded; `structured`: which of
+        its items follow a grammar, None: none."""
+        meter: Any = None
+        if self.layout is not None:
+            conn = self._stage.connections.get(key)
+            meter = (-1 if conn is None else conn.route, label, structured)
         self._stage.detok_port.send(
             (
                 frame.D_OPEN, key, api, is_stream, is_batch, chunked, close, head_only, extra,
-                name, created_ns, deadline_ns, self._tok_core, items,
+                name, created_ns, deadline_ns, self._tok_core, items, meter,
             )
         )  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
+from ..boundary.messages import GENERATE, SAMPLING
 from ..contract.errors import BadRequest
 from ..contract.generate import GenerateRequest
 from ..http1 import HttpRequest
@@ -14,7 +15,14 @@ from ..stages import stream as records
 from .base import Handlers
 
 if TYPE_CHECKING:
+    from ..contract.generate import Item
     from ..stages.connections import Connection
+
+_PRIORITY: Final = GENERATE["priority"]
+_SAMPLING: Final = GENERATE["sampling_params"]
+_GRAMMARS: Final = tuple(
+    SAMPLING[name] for name in ("json_schema", "regex", "ebnf", "structural_tag")
+)
 
 
 class GenerateHandlers(Handlers):
@@ -45,8 +53,18 @@ class GenerateHandlers(Handlers):
                     plan[PROMPT_IDS],
                 )
             )  # fmt: skip
+        label = structured = None
+        if self.layout is not None and wanted.log_metrics:
+            label = self.layout.label_text(wanted.custom_labels, wanted.items[0].wire[_PRIORITY])
+            structured = _structured(wanted.items)
         self._open(
             conn.key, api, wanted.stream, wanted.is_batch, request.http11, close, False,
-            b"", about, created, 0, items,
+            b"", about, created, 0, items, label, structured,
         )  # fmt: skip
         self._tok_port.send((frame.T_JOB, self._detok_core, jobs))
+
+
+def _structured(items: list[Item]) -> list[bool] | None:
+    """Which items follow a grammar; None: none does."""
+    flags = [any([item.wire[_SAMPLING][at] for at in _GRAMMARS]) for item in items]
+    return flags if any(flags) else None

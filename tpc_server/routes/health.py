@@ -63,6 +63,8 @@ class HealthHandlers(Handlers):
         self._open(
             self.core << 40, records.WARMUP, False, False, True, False, False, b"", "", now,
             now + self.setup.warmup_timeout_ns, [(rid, rid, PROBE_PLAN, None)],
+            # As in SGLang, where it is a request as any other; probes are not recorded.
+            self.layout.label_text(None, None) if self.layout is not None else None,
         )  # fmt: skip
         if self.setup.skip_tokenizer:
             self._send_probe(rid, [10, 11, 12], 8)

@@ -15,6 +15,7 @@ from ..render import http
 from .control import ControlHandlers
 from .health import HealthHandlers
 from .info import InfoHandlers
+from .metrics import MetricsHandlers
 from .openai import OpenAIHandlers
 from .table import ROUTES, Route
 from .texts import TextHandlers
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from ..stages.connections import Connection
 
 
-class Router(OpenAIHandlers, ControlHandlers, TextHandlers, HealthHandlers, InfoHandlers):
+class Router(
+    OpenAIHandlers, ControlHandlers, TextHandlers, HealthHandlers, InfoHandlers, MetricsHandlers
+):
     """Handlers of one ingress core, by method and path."""
 
     def __init__(
@@ -71,6 +74,8 @@ class Router(OpenAIHandlers, ControlHandlers, TextHandlers, HealthHandlers, Info
     def dispatch(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """Answer a request now or open its group."""
         handler = self._handlers.get(request.method + request.path)
+        if self._stage.http_meter is not None:
+            self._count(conn, request)
         if handler is None:
             handler = self._seek(conn, request, close)
             if handler is None:
@@ -82,6 +87,14 @@ class Router(OpenAIHandlers, ControlHandlers, TextHandlers, HealthHandlers, Info
             body = native_error_body(error.message, error.status)
             head_only = request.method == b"HEAD"
             self._stage.answer(conn, error.status, body, http.JSON, close, head_only)
+
+    def _count(self, conn: Connection, request: HttpRequest) -> None:
+        meter = self._stage.http_meter
+        number = meter.exact(request.path, request.method)
+        if number is None:
+            number = meter.number(self.find(request.path)[0], request.method)
+        conn.route = number
+        meter.began(number)
 
     def _seek(self, conn: Connection, request: HttpRequest, close: bool) -> Any:
         """The handler of a path that is in no table as it is written; None: it is answered."""

@@ -80,6 +80,16 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/completions", ("POST",), "completions", KEY,
         "Complete a text", "CompletionRequest",
     ),
+    Route("/metrics", ("GET",), "metrics", OPEN, "Counters and times as Prometheus text"),
+    Route("/metrics/", ("GET",), "metrics", OPEN, "As /metrics"),
+    Route(
+        "/v1/loads", ("GET",), "loads", KEY, "How busy the scheduler is",
+        query=(
+            Query("include", "string", "core, memory, spec, lora, disagg, queues or all"),
+            Query("dp_rank", "integer", "only this rank"),
+            Query("format", "string", "json or prometheus"),
+        ),
+    ),
     Route("/v1/models", ("GET",), "models", KEY, "The models served"),
     Route("/v1/models/{model}", ("GET",), "model", KEY, "One model served"),
 )  # fmt: skip

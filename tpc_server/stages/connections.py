@@ -15,7 +15,7 @@ class Connection:
 
     __slots__ = (
         "close_after", "continued", "deadline_ns", "eof", "fd", "inflight", "key", "linger",
-        "mask", "parser", "queue", "sock", "state", "writer",
+        "mask", "parser", "queue", "route", "sock", "state", "writer",
     )  # fmt: skip
 
     def __init__(self, key: int, sock: socket.socket, parser: RequestParser) -> None:
@@ -26,6 +26,7 @@ class Connection:
         self.writer: Any = None
         self.queue: deque[HttpRequest] = deque()  # pipelined behind the one in flight
         self.inflight = False
+        self.route = -1  # number, in the metrics, of the route that the request in flight takes
         self.state = connection.OPEN_IDLE
         self.deadline_ns = 0  # 0: none; else the head, body or next request must come by then
         self.mask = 0

@@ -86,11 +86,20 @@ class DetokStage(StepLoop):
         for group in list(self.probes):
             if group.deadline_ns and now_ns > group.deadline_ns:
                 self._probe_failed(group)
+        self._count_states()
         interval = self.setup.sse_keepalive_ns
         if interval:
             for group in self.groups.values():
                 if group.is_stream:
                     self._keep_alive(group, now_ns, interval)
+
+    def _count_states(self) -> None:
+        streams = self.streams.values()
+        states = [stream.state for stream in streams if stream.group.api <= records.COMPLETION]
+        counters = self.counters
+        counters.tokenizing = states.count(request.TOKENIZING)
+        counters.queued = states.count(request.QUEUED)
+        counters.decoding = states.count(request.DECODING)
 
     def _keep_alive(self, group: Group, now_ns: int, interval: int) -> None:
         """A comment on a stream that has been quiet; the step loop keeps no time per row."""
@@ -195,7 +204,7 @@ class DetokStage(StepLoop):
     def _open(self, message: frame.Message) -> None:
         (
             _, key, api, is_stream, is_batch, chunked, close, head_only, extra, about,
-            created_ns, deadline_ns, tok_core, items,
+            created_ns, deadline_ns, tok_core, items, meter,
         ) = message  # fmt: skip
         shape: Any = self.native
         if api == records.CHAT or api == records.COMPLETION:
@@ -205,6 +214,8 @@ class DetokStage(StepLoop):
             key, self._writer_of(key), api, is_stream, is_batch, chunked, close, head_only,
             extra, about, created_ns, shape,
         )  # fmt: skip
+        if meter is not None:
+            group.route = meter[0]
         self.groups[key] = group
         group.deadline_ns = deadline_ns
         if deadline_ns:
@@ -216,6 +227,9 @@ class DetokStage(StepLoop):
         for index, (wire_rid, user_rid, plan, group_rid) in enumerate(items):
             stream = Stream(group, index, wire_rid, user_rid, plan, port, state)
             stream.group_rid = group_rid
+            if meter is not None and meter[1] is not None:
+                structured = meter[2] is not None and meter[2][index]
+                stream.meter = self.recorder.open(meter[1], structured)
             self.prepare(stream)
             group.streams.append(stream)
             self.enter(stream)
@@ -382,7 +396,8 @@ class DetokStage(StepLoop):
         for live in group.streams:
             if live.wire_rid in self.streams:
                 if group.api != records.CONTROL:
-                    self.counters.aborts += 1
+                    if group.api != records.HEALTH:  # no client's doing: its answer came early
+                        self.counters.aborts += 1
                     live.tok_port.send((frame.T_ABORT, live.wire_rid))
                 else:  # the scheduler holds no state of those
                     live.tok_port.send((frame.T_FORGET, live.wire_rid))
@@ -393,6 +408,8 @@ class DetokStage(StepLoop):
         self.leave(stream)
 
     def _answer(self, group: Group, status: int, body: bytes, content_type: bytes) -> None:
+        if self.http_meter is not None:
+            self.http_meter.answering(group.route, status)
         group.writer.answer(
             http.answer(status, body, content_type, group.close, group.head_only, group.extra),
             frame.END_CLOSE if group.close else frame.END_KEEP,

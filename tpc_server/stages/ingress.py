@@ -54,6 +54,7 @@ class IngressStage:
         self._heads = KnownHeads()
         self.draining = False
         self.inflight = 0
+        self.http_meter: Any = None  # of metrics, where they are wanted
 
     # -- stage protocol --------------------------------------------------------------
 
@@ -253,6 +254,8 @@ class IngressStage:
     ) -> None:  # fmt: skip
         """Answer the request in flight from this core."""
         self.counters.answers += 1
+        if self.http_meter is not None:
+            self.http_meter.answering(conn.route, status)
         conn.writer.answer(
             http.answer(status, body, content_type, close, head_only, extra),
             frame.END_CLOSE if close else frame.END_KEEP,
@@ -266,17 +269,13 @@ class IngressStage:
         conn = self.connections.get(key)
         if conn is None or conn.queue or conn.eof or self.draining or conn.parser.started:
             return False
-        conn.inflight = False
-        self.inflight -= 1
-        self.counters.inflight = self.inflight
+        self._landed(conn)
         self._step(conn, connection.ANSWERED)
         conn.deadline_ns = self._now_ns + self.setup.idle_timeout_ns
         return True
 
     def _answered(self, conn: Connection, close: bool) -> None:
-        conn.inflight = False
-        self.inflight -= 1
-        self.counters.inflight = self.inflight
+        self._landed(conn)
         last = not conn.queue and (self.draining or conn.eof)
         if close or last:
             self._step(conn, connection.ANSWERED_CLOSE)
@@ -364,10 +363,17 @@ class IngressStage:
         """The peer is gone."""
         if conn.inflight:
             self.detok_port.send((frame.D_GONE, conn.key))
-            conn.inflight = False
-            self.inflight -= 1
-            self.counters.inflight = self.inflight
+            self._landed(conn)
         self._drop(conn)
+
+    def _landed(self, conn: Connection) -> None:
+        """No request of the connection is in flight any more."""
+        conn.inflight = False
+        self.inflight -= 1
+        self.counters.inflight = self.inflight
+        if self.http_meter is not None:
+            self.http_meter.ended(conn.route)
+            conn.route = -1
 
     def _drop(self, conn: Connection) -> None:
         if self.egress_stage is not None:

@@ -57,6 +57,8 @@ class StreamRows:
         self.native = NativeShape(
             native.json_string(setup.weight_version), setup.incremental, not setup.skip_tokenizer
         )
+        self.recorder: Any = None  # of metrics, where they are wanted
+        self.http_meter: Any = None
         self._decoder: Any = None  # the tokenizer's own decode, made when it is first needed
         table = setup.pieces
         self._table = table
@@ -200,6 +202,8 @@ class StreamRows:
             if stream.plan[plan.HIDDEN]:
                 self._add_hidden(stream, extras, row)
         finish = batch.finish_reasons[row]
+        if finish is not None and stream.meter is not None:
+            self.recorder.ended(stream, batch, row, self.now_ns)
         versions = batch.weight_versions
         self.end_row(stream, finish, ids, versions[row] if versions is not None else None)
 
@@ -317,6 +321,8 @@ class StreamRows:
     def head_of(self, group: Group) -> bytes:
         """The response head; marks it as sent."""
         group.head_sent = True
+        if self.http_meter is not None:
+            self.http_meter.answering(group.route, 200)
         return http.stream_head(group.chunked, group.close, group.extra)
 
     def _joined(self, stream: Stream, matched: Any) -> bytes | None:

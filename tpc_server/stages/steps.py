@@ -88,6 +88,8 @@ class StepLoop(StreamRows):
                     if reason is not None and not native.renders(reason):
                         self._malformed(batch.rids)
                         return
+            if self.recorder is not None:
+                self.recorder.step(batch, rows, self.now_ns)
             self.on_batch(batch, rows)
         elif kind == wire.CONTROL_RESULT:
             self.on_control(key.decode(), payload)

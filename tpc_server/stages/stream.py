@@ -56,6 +56,7 @@ class Group:
         "last_ns",
         "remaining",
         "results",
+        "route",
         "shape",
         "streams",
         "writer",
@@ -80,6 +81,7 @@ class Group:
         self.deadline_ns = 0  # probes and control requests: answered by then
         self.last_ns = created_ns  # last time bytes were known to be written
         self.last_done = 0  # tokens by then
+        self.route = -1  # number of its route in the metrics
         self.streams: list[Stream] = []
         self.results: list[bytes] = []
         self.remaining = 0
@@ -104,6 +106,7 @@ class Stream:
         "ids",
         "index",
         "logprobs",
+        "meter",
         "mode",
         "opened",
         "out_ids",
@@ -153,6 +156,7 @@ class Stream:
         self.reasoning = 0
         self.finish: Any = None
         self.versions: Any = None
+        self.meter: list[Any] | None = None  # see `metrics.recorder`; None: not recorded
         self.context: list[int] = []  # last prompt ids, where the decoder asks for them
         self.has_context = True
         self.aborting = False  # the scheduler has been told

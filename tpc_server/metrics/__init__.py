@@ -1,0 +1,1 @@
+"""The frontend's metrics: recorded per core in published words, merged when they are asked for."""
