@@ -249,7 +249,7 @@ def test_out_of_descriptors_a_connection_is_turned_away():
 def test_one_abort_of_many_rids_is_one_pass_over_the_streams(detok):
     """A body of a million rids must not cost a million passes."""
     items = [(f"a_{k}#1", f"a_{k}", PROBE_PLAN, "a" if k < 2 else None) for k in range(5)]
-    detok.stage.inbox.append((*opened("x")[:-1], items))
+    detok.stage.inbox.append((*opened("x")[:-2], items, None))
     detok.stage.poll(10)
     passes = []
 
