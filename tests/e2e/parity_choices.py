@@ -8,58 +8,24 @@ answer shows.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from tests.e2e.parity_openai import OPENAI_CHOICES
 from tests.e2e.parity_replay import MISSING
+from tests.e2e.parity_rows import (
+    PYTHON,
+    RECORDED,
+    RUST,
+    Allowed,
+    Choice,
+    only_ours,
+    only_theirs,
+)
 
-RECORDED = "recorded answers"
-RUST, PYTHON = "rust", "python"
+__all__ = ["CHOICES", "PYTHON", "RECORDED", "RUST", "WITHOUT_PAIR", "rows_for"]
+
 _CHOICES = "tests/e2e/test_parity_choices.py::"
 _SMALL = "tests/e2e/test_small_routes.py::"
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """Differences from one frontend's answers: request names and JSON paths (regular
-    expressions over the whole), and what the two values must be like."""
-
-    side: str
-    names: str
-    path: str
-    holds: Callable[[Any, Any], bool]  # (ours, theirs)
-
-    def covers(self, side: str, name: str, path: str, ours: Any, theirs: Any) -> bool:
-        return (
-            side == self.side
-            and re.fullmatch(self.names, name) is not None
-            and re.fullmatch(self.path, path) is not None
-            and self.holds(ours, theirs)
-        )
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One row of the table."""
-
-    key: str
-    what: str
-    rust: str
-    python: str
-    ours: str
-    why: str
-    proof: str = RECORDED
-    allowed: tuple[Allowed, ...] = ()
-
-
-def _only_ours(ours: Any, theirs: Any) -> bool:
-    return bool(theirs == MISSING and ours != MISSING)
-
-
-def _only_theirs(ours: Any, theirs: Any) -> bool:
-    return bool(ours == MISSING and theirs != MISSING)
 
 
 def _of_prefill(ours: Any, theirs: Any) -> bool:
@@ -82,14 +48,14 @@ CHOICES: tuple[Choice, ...] = (
         "logprobs-length", "`meta_info.output_token_logprobs_length`", "absent", "present",
         "present", "as Python",
         allowed=(
-            Allowed(RUST, ".*", r".*meta_info\.output_token_logprobs_length", _only_ours),
+            Allowed(RUST, ".*", r".*meta_info\.output_token_logprobs_length", only_ours),
         ),
     ),
     Choice(
         "prompt-token-ids", "`return_prompt_token_ids`", "accepted, nothing in the answer",
         "`prompt_token_ids`", "`prompt_token_ids`",
         "as Python; a field that is accepted is honoured",
-        allowed=(Allowed(RUST, "input_ids", r"\[0\]\.prompt_token_ids", _only_ours),),
+        allowed=(Allowed(RUST, "input_ids", r"\[0\]\.prompt_token_ids", only_ours),),
     ),
     Choice(
         "empty-output-ids", "`output_ids` when nothing was generated", "absent", "`[]`", "`[]`",
@@ -110,7 +76,7 @@ CHOICES: tuple[Choice, ...] = (
         "times", "per-stage times, retractions, `dp_rank`, `cached_tokens_details` in `meta_info`",
         "absent", "present", "absent",
         "its scheduler gives them to the Python frontend only: they are not in the frame",
-        allowed=(Allowed(PYTHON, ".*", rf".*meta_info\.({_TIMES})", _only_theirs),),
+        allowed=(Allowed(PYTHON, ".*", rf".*meta_info\.({_TIMES})", only_theirs),),
     ),
     Choice(
         "key-order", "order of the keys", "`text`, `meta_info`, `output_ids`",
@@ -153,8 +119,8 @@ CHOICES: tuple[Choice, ...] = (
         "200, the text so far, finish reason `abort`", "as Python",
         allowed=(
             Allowed(RUST, "aborted_.*", "status", lambda o, t: (o, t) == (200, 499)),
-            Allowed(RUST, "aborted_.*", r"\[0\]\.(text|output_ids|meta_info)", _only_ours),
-            Allowed(RUST, "aborted_.*", r"\[0\]\.error", _only_theirs),
+            Allowed(RUST, "aborted_.*", r"\[0\]\.(text|output_ids|meta_info)", only_ours),
+            Allowed(RUST, "aborted_.*", r"\[0\]\.error", only_theirs),
         ),
     ),
     Choice(
@@ -164,7 +130,7 @@ CHOICES: tuple[Choice, ...] = (
         allowed=(
             Allowed(
                 PYTHON, "aborted_queued.",
-                r"\[0\]\.meta_info\.(prompt_tokens|cached_tokens|reasoning_tokens)", _only_ours,
+                r"\[0\]\.meta_info\.(prompt_tokens|cached_tokens|reasoning_tokens)", only_ours,
             ),
         ),
     ),
@@ -292,9 +258,9 @@ CHOICES: tuple[Choice, ...] = (
         allowed=(
             Allowed(
                 RUST, "/model_info",
-                r"\[0\]\.(has_image_understanding|has_audio_understanding|model_type)", _only_ours,
+                r"\[0\]\.(has_image_understanding|has_audio_understanding|model_type)", only_ours,
             ),
-            Allowed(PYTHON, "/model_info", r"\[0\]\.(architectures|embedding)", _only_theirs),
+            Allowed(PYTHON, "/model_info", r"\[0\]\.(architectures|embedding)", only_theirs),
         ),
     ),
     Choice(
@@ -331,6 +297,8 @@ CHOICES: tuple[Choice, ...] = (
         "read as JSON", "what it is decides; curl's default type works",
         proof=_SMALL + "test_any_content_type",
     ),
+    # -- OpenAI routes ---------------------------------------------------------------
+    *OPENAI_CHOICES,
     # -- towards the scheduler -------------------------------------------------------
     Choice(
         "wire-rid", "rid on the wire", "the client's with a suffix; the server's own without",
@@ -357,14 +325,7 @@ WITHOUT_PAIR: dict[str, str] = {
     "/server_info": "recorded cut off, and an allow-list of our own arguments is ours to choose",
     "/metrics": "route of later work",
     "/v1/loads": "route of later work",
-    "chat": "route of later work; its frames are played to the same engine request",
-    "chat_stream": "route of later work; its frames are played to the same engine request",
-    "chat_lp": "route of later work; its frames are played to the same engine request",
-    "comp": "route of later work; its frames are played to the same engine request",
-    "comp_n": "route of later work; its frames are played to the same engine request",
-    "comp_stream": "route of later work; its frames are played to the same engine request",
-    "badmodel": "route of later work; its frames are played to the same engine request",
-    "nomsgs": "route of later work; it reached no scheduler",
+    "badmodel": "sampled at random: Python's answer belongs to frames that were not recorded",
     "aborted_run0": "Python's was recorded cut off, some of its frames not at all: the text is"
     " compared with the frames that were",
     "aborted_run1": "as aborted_run0",

@@ -50,35 +50,18 @@ def stem(wire_rid: str) -> str:
 # -- what the recorded clients sent ------------------------------------------------------
 
 _LONG = {"temperature": 0, "max_new_tokens": 1500, "ignore_eos": True}
-_CHAT_IDS = [0, 5265, 28, 19346, 201, 624, 15059, 28]
-_GREEDY = {"temperature": 0}
-
-
-def _twin(prompt: dict[str, Any], params: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {**prompt, "sampling_params": params, **more}
-
+# The template of the model that was recorded.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
 
 NATIVE = (
     "plain", "logprobs", "top", "tokids", "stream_top", "hidden", "batch", "input_ids", "zero",
     "stopstr", "stopstr_notrim", "stopid", "regex", "long120",
 )  # fmt: skip
 
-# Requests of routes that later work adds: the same engine request, asked through /generate.
-TWINS: dict[str, dict[str, Any]] = {
-    "chat": _twin({"input_ids": _CHAT_IDS}, {**_GREEDY, "max_new_tokens": 5}),
-    "chat_stream": _twin({"input_ids": _CHAT_IDS}, {**_GREEDY, "max_new_tokens": 4}, stream=True),
-    "chat_lp": _twin(
-        {"input_ids": _CHAT_IDS}, {**_GREEDY, "max_new_tokens": 3},
-        return_logprob=True, top_logprobs_num=2,
-    ),
-    "comp": _twin(
-        {"text": ["Hello", "world"]}, {**_GREEDY, "max_new_tokens": 4},
-        return_logprob=True, logprob_start_len=0, top_logprobs_num=1,
-    ),
-    "comp_n": _twin({"text": "Hello"}, {**_GREEDY, "max_new_tokens": 3, "n": 2}),
-    "comp_stream": _twin({"text": "Hello"}, {**_GREEDY, "max_new_tokens": 3}, stream=True),
-    "badmodel": _twin({"text": "Hello"}, {"max_new_tokens": 3}),
-}  # fmt: skip
+OPENAI = ("chat", "chat_stream", "chat_lp", "comp", "comp_n", "comp_stream", "badmodel")
 
 # Their messages were recorded, their answers not.
 FLUSHES = ("/flush_cache", "/flush_cache?timeout=1")
@@ -127,7 +110,7 @@ def exchanges() -> list[Exchange]:
     """The requests that reached the scheduler, in the order of the recording."""
     rows = answers()
     made = [Exchange(n, body=body_of(rows[n])) for n in NATIVE]
-    made += [Exchange(n, body=body) for n, body in TWINS.items()]
+    made += [Exchange(n, path=rows[n]["path"], body=body_of(rows[n])) for n in OPENAI]
     made += [Exchange(n, body=body) for n, body in ABORTED.items()]
     for name in ("abort_queued", "abort_run"):
         made.append(Exchange(name, path="/abort_request", body=rows[name]["request"]))
@@ -301,6 +284,9 @@ def masked(value: Any, rids: Callable[[str], bool]) -> Any:
     for key, item in value.items():
         if key == "e2e_latency":
             assert isinstance(item, float) and 0 < item < 60
+            item = "masked"
+        elif key == "created":
+            assert isinstance(item, int) and item > 1_700_000_000
             item = "masked"
         elif key == "id" and isinstance(item, str) and rids(item):
             item = "masked"

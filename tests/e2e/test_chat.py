@@ -217,7 +217,7 @@ def test_json_schema_is_forwarded(start, model):
 @pytest.mark.parametrize(
     "fields, text",
     [
-        ({"messages": []}, "messages cannot be empty."),
+        ({"messages": []}, "Messages cannot be empty."),
         ({"messages": "hi"}, "`messages`"),
         ({"messages": [1]}, "`messages[0]`"),
         ({"messages": [{"content": "x"}]}, "`messages[0].role`"),

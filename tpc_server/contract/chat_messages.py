@@ -23,7 +23,7 @@ _MEDIA: Final = ("image_url", "video_url", "audio_url", "input_audio", "image", 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
     """The messages for the template. Raises BadRequest."""
     if messages is None or messages == []:
-        raise BadRequest("messages cannot be empty.")
+        raise BadRequest("Messages cannot be empty.")
     if type(messages) is not list:
         raise invalid_type(messages, "an array", "messages")
     return [_message(entry, f"messages[{k}]") for k, entry in enumerate(messages)]
