@@ -162,7 +162,7 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--backlog", type=int, default=4096, metavar="N", help="listen backlog")
 
     g = p.add_argument_group("cores")
-    g.add_argument("--cores", nargs="+", metavar="SPEC", help="a count (2), a list (0,1,4-7) or a "
+    g.add_argument("--cores", nargs="+", metavar="SPEC", help="a count (2), CPUs (0,1,4-7) or a "
                    "map: ingress=0,1 tokenize=2,3 detok=0,1 egress=0,1 (default: from the "
                    "machine)")  # fmt: skip
     g.add_argument("--unpinned", action="store_true", help="pin no thread to a CPU")

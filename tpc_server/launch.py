@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 
 from . import runtime
 from .affinity import pin, topology
+from .affinity.cores_arg import refuse_missing_cpus
 from .affinity.plan import PlanSettings, parse_cores, plan
 from .boundary.server_args import ModelConfig, ServerArgs
 from .config import Options
@@ -71,6 +72,8 @@ def _run(given: Any) -> int:
     facts = topology.read()
     try:
         wanted = parse_cores(given.cores) if given.cores else None
+        if wanted is not None and facts.pinnable and not given.unpinned:
+            refuse_missing_cpus(wanted, facts.allowed)
         core_plan = plan(
             facts,
             PlanSettings(

@@ -53,8 +53,10 @@ def test_help_and_version():
         (["--max-body-size", "lots"], "lots"),
         (["--max-running-requests", "0"], "--max-running-requests"),
         (["--cores", "ingress=zebra"], "--cores"),
+        (["--cores", "0,4000"], "--cores: no CPU 4000 here, this process may use "),
         (["--model-path", "/nowhere/model.gguf"], "/nowhere/model.gguf"),
         (["--engine", "synthetic", "--model-path", "/nowhere"], "/nowhere"),
+        (["--model-path", "org/no-such-model"], "`hf download org/no-such-model`"),
         (["--tool-call-parser", "nope"], "'nope' is not known; known are hermes, json, qwen"),
         (["--reasoning-parser", "nope"], "'nope' is not known; known are deepseek-r1"),
     ],
@@ -70,7 +72,7 @@ def test_flags_of_the_embedded_engine_reach_it(monkeypatch):
     words = (
         "--max-running-requests 3 --max-queued-requests 0 --kv-tokens 4096 --prefill-tokens 32 "
         "--prefill-tokens-busy 8 --no-prefix-cache --stream-interval 4 --context-length 512 "
-        "--weight-version w --model-path m --skip-tokenizer-init"
+        "--weight-version w --model-path ./m --skip-tokenizer-init"
     )
     loaded = []
 
@@ -80,11 +82,11 @@ def test_flags_of_the_embedded_engine_reach_it(monkeypatch):
 
     monkeypatch.setattr(LlamaEngine, "load", load)
     plain = SimpleNamespace(scheduler_cpus=())
-    for flags in (words.split(), ["--model-path", "m", "--skip-tokenizer-init"]):
+    for flags in (words.split(), ["--model-path", "./m", "--skip-tokenizer-init"]):
         with pytest.raises(registry.EngineProblem, match="enough"):
             registry.create(cli.parse(flags), plain, lambda *a: None)
     assert loaded[0] == (
-        "m",
+        "./m",
         LlamaSettings(
             max_running_requests=3, max_queued_requests=0, context_len=512, kv_tokens=4096,
             prefill_tokens=32, prefill_tokens_busy=8, prefix_cache=False, stream_interval=4,
@@ -92,7 +94,23 @@ def test_flags_of_the_embedded_engine_reach_it(monkeypatch):
         ),
     )  # fmt: skip
     # What the help shows as defaults are the engine's own.
-    assert loaded[1] == ("m", LlamaSettings())
+    assert loaded[1] == ("./m", LlamaSettings())
+
+
+def test_a_hub_id_is_found_in_the_local_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--org--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    assert registry.local_model("org/name", "abc") == str(snapshot)
+    for path in ("/no/where", "./x", "gone.gguf", str(tmp_path)):
+        assert registry.local_model(path, None) == path  # whoever loads it says what is wrong
+    with pytest.raises(registry.EngineProblem, match="Models are not downloaded from here"):
+        registry.local_model("org/name", None)  # another revision
+    loaded = []
+    monkeypatch.setattr(registry, "_llama", lambda given, path, *rest: loaded.append(path))
+    flags = cli.parse(["--model-path", "org/name", "--revision", "abc"])
+    registry.create(flags, None, lambda *a: None)
+    assert loaded == [str(snapshot)] and flags.served_model_name == "org/name"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tpc_server.affinity.cpulist import MAX_CPU
+from tpc_server.affinity.cpulist import MAX_CPU, format_cpus
 
 STAGES: Final = ("ingress", "tokenize", "detok", "egress")
 
@@ -60,6 +60,20 @@ def parse_cores(values: str | Iterable[str]) -> CoresSpec:
             raise ValueError(f"--cores: {count} cores; the count goes from 1 to {MAX_CORES}")
         return CoresSpec(count=count)
     return CoresSpec(cores=_parse_list(word, word))
+
+
+def refuse_missing_cpus(spec: CoresSpec, allowed: Sequence[int]) -> None:
+    """Raises ValueError for a list with CPUs that this process may not use.
+
+    In a map the numbers are logical, so that any layout can be tried on a small machine.
+    """
+    missing = [core for core in spec.cores if core not in allowed]
+    if missing:
+        raise ValueError(
+            f"--cores: no CPU {', '.join(map(str, missing))} here, this process may use "
+            f"{format_cpus(allowed)}; for several cores on one CPU give a count (--cores "
+            f"{len(spec.cores)}) or stages"
+        )
 
 
 def _parse_stages(words: Sequence[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:

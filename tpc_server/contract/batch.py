@@ -78,7 +78,7 @@ def to_ids(value: Any, path: str) -> list[list[int]]:
         return [value]
     for k, entry in enumerate(value):
         if type(entry) is not list:
-            raise invalid_type(entry, "a sequence", f"{path}[{k}]")
+            raise invalid_type(entry, "an array of token ids", f"{path}[{k}]")
         _ints(entry, f"{path}[{k}]")
     return value
 

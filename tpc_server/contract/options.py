@@ -88,7 +88,7 @@ def _ids(value: Any, path: str) -> None:
         if type(entry) is list:
             check_i64s(entry, where)
         elif entry is not None:
-            raise invalid_type(entry, "a sequence", where)
+            raise invalid_type(entry, "an array of token ids", where)
 
 
 _ENVELOPE = (("protocol_version", str), ("message_id", str))
@@ -115,7 +115,7 @@ def _envelope(value: Any, path: str) -> None:
             raise invalid_type(value[key], "a string", f"{path}.{key}")
     actions = value.get("actions", [])
     if type(actions) is not list:
-        raise invalid_type(actions, "a sequence", f"{path}.actions")
+        raise invalid_type(actions, "an array", f"{path}.actions")
     for k, action in enumerate(actions):
         where = f"{path}.actions[{k}]"
         if type(action) is not dict:

@@ -129,7 +129,7 @@ def _strings(value: Any, path: str) -> None:
 
 def _objects(value: Any, path: str) -> None:
     if type(value) is not list:
-        raise invalid_type(value, "a sequence", path)
+        raise invalid_type(value, "an array", path)
     for k, entry in enumerate(value):
         if type(entry) is not dict:
             raise invalid_type(entry, "a map", f"{path}[{k}]")

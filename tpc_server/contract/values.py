@@ -37,7 +37,7 @@ def strings(value: Any, path: str) -> list[str]:
 def stop_ids(value: Any, path: str) -> list[int] | None:
     """Token ids without repetition, None for none."""
     if type(value) is not list:
-        raise invalid_type(value, "a sequence", path)
+        raise invalid_type(value, "an array of token ids", path)
     check_i64s(value, path)
     return list(dict.fromkeys(value)) or None  # a set on the other side
 

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..text.hub_cache import cached_snapshot
+
+_PATHS = ("/", "./", "../", "~")
 Progress = Callable[[str, float], None]
 
 
@@ -66,9 +69,29 @@ def create(given: Any, core_plan: Any, progress: Progress) -> Engine:
     if path is None:
         path = str(_default_model())
         given.served_model_name = given.served_model_name or "SmolLM2-135M-Instruct"
+    else:
+        path = local_model(path, given.revision)
+        if path != given.model_path:
+            given.served_model_name = given.served_model_name or given.model_path
     if given.engine == "synthetic":
         return _synthetic(given, path)
     return _llama(given, path, core_plan, progress)
+
+
+def local_model(path: str, revision: str | None) -> str:
+    """A path as it is, a hub id as its folder in the local cache; nothing is downloaded for it."""
+    if Path(path).exists() or path.endswith((".gguf", ".json")) or path.startswith(_PATHS):
+        return path
+    folder, tried = cached_snapshot(path, revision or "main")
+    if folder is not None:
+        return str(folder)
+    if path.count("/") > 1:
+        return path
+    raise EngineProblem(
+        f"--model-path {path}: no such file or folder, and no hub model of that name in the local "
+        f"cache ({'; '.join(tried)}). Models are not downloaded from here: fetch it first, with "
+        f"`hf download {path}` for one, or give the path of a GGUF file"
+    )
 
 
 def _default_model() -> Path:
