@@ -74,7 +74,7 @@ def test_a_final_message_to_be_continued_gets_no_bos_of_its_own(prompts):
 
 
 def test_the_samples_of_a_request_are_rendered_once(prompts, monkeypatch):
-    prompts.compile()
+    prompts.build()
     first = prompts.encode(chat_prompt.chat([USER]))
     monkeypatch.setattr(prompts, "_template", None)
     monkeypatch.setattr(prompts, "_source", None)

@@ -65,7 +65,7 @@ class TokenizeStage:
             source = setup.chat_template
             self._prompts = PromptEncoder(self._encoder, source, setup.bos_id, self._fit)
             if setup.chat_template is not None:
-                self._prompts.compile()  # now, not in the middle of other requests' streams
+                self._prompts.build()  # now, not in the middle of other requests' streams
         self._helper: EncodeHelper | None = None
         self._limits = setup.limits
         self._needs_context = setup.needs_context

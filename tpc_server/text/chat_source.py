@@ -2,7 +2,7 @@
 
 In order: --chat-template; chat_template.jinja and its like in the model folder; the tokenizer's
 configuration; the metadata of a GGUF file. What comes back is plain data, from which every core
-compiles its own.
+builds its own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ _FOLDERS: Final = ("additional_chat_templates", "chat_templates")
 
 
 class ChatSource:
-    """Templates by name, texts of the special tokens by role, default variables; plain data."""
+    """Templates by name, texts of the special tokens by role, default variables; plain data.
 
-    __slots__ = ("default_kwargs", "special_tokens", "templates")
+    `compiled` has the templates as `chat_template.compile_templates` made them.
+    """
+
+    __slots__ = ("compiled", "default_kwargs", "special_tokens", "templates")
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class ChatSource:
         self.templates = templates
         self.special_tokens = special_tokens
         self.default_kwargs = default_kwargs or {}
+        self.compiled: dict[str, tuple[bytes, str]] = {}
 
 
 def chat_source(
@@ -54,9 +58,10 @@ def chat_source(
         return None
     kwargs = json.loads(default_kwargs or "{}")
     source = ChatSource(templates, tokenizer.special_tokens, kwargs)
-    from .chat_template import ChatTemplate  # imports jinja2
+    from .chat_template import check_kwargs, compile_templates  # imports jinja2
 
-    ChatTemplate(source)  # every core compiles its own; a bad template ends the start here
+    check_kwargs(kwargs)
+    source.compiled = compile_templates(templates)
     return source
 
 

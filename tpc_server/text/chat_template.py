@@ -10,6 +10,7 @@ Only who has a template imports this module: it imports jinja2.
 from __future__ import annotations
 
 import json
+import marshal
 import time
 from datetime import datetime
 from itertools import islice
@@ -18,8 +19,9 @@ from typing import Any, Final
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
-from jinja2.runtime import Macro
+from jinja2.runtime import LoopContext, Macro
 from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from .chat_messages import bare_functions, for_template, split_final
 from .chat_prompt import ChatTemplateError
@@ -34,7 +36,12 @@ MAX_RENDER_S: Final = 10.0
 MAX_RANGES: Final = 10 * MAX_RANGE
 _MAX_POWER: Final = 1024
 _CHUNKS: Final = 64  # pieces of output between two looks at the bounds
+# What the sandbox lets a template have anyway, looked up here without its checks.
 _DICT_METHODS: Final = frozenset(dir(dict))
+_DICT_READS: Final = frozenset(("get", "items", "keys", "values"))
+_STR_METHODS: Final = frozenset(
+    name for name in dir(str) if name[0] != "_" and not name.startswith("format")
+)
 #: Arguments of transformers' `apply_chat_template` and names that are always given.
 RESERVED: Final = frozenset(
     (
@@ -45,31 +52,43 @@ RESERVED: Final = frozenset(
 )  # fmt: skip
 
 
+def compile_templates(templates: dict[str, str]) -> dict[str, tuple[bytes, str]]:
+    """(marshalled code, content format) of each template; plain data, for every core.
+
+    Raises ChatTemplateError naming the one that does not compile.
+    """
+    environment = _Environment()
+    compiled = {}
+    for name, text in templates.items():
+        try:
+            code = marshal.dumps(environment.compile(text))
+            compiled[name] = code, content_format(environment, text)
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(
+                f"chat template {name!r} does not compile: line {error.lineno}: {error}"
+            ) from None
+        except (RecursionError, ValueError, SyntaxError) as error:
+            raise ChatTemplateError(f"chat template {name!r} does not compile: {error!r}") from None
+    return compiled
+
+
 class ChatTemplate:
-    """The compiled templates of one model."""
+    """The templates of one model, ready to render."""
 
     __slots__ = ("_base", "_compiled", "_environment", "_kwargs")
 
     def __init__(self, source: ChatSource) -> None:
-        """Compiles all templates; raises ChatTemplateError naming the one that does not."""
-        self._environment = _Environment()
+        """From compiled templates, or from texts; raises ChatTemplateError."""
+        self._environment = environment = _Environment()
         self._kwargs = dict(source.default_kwargs)
         check_kwargs(self._kwargs)
         # One dict makes the variables of a rendering; the globals are copied only here.
-        self._base = {**self._environment.globals, **source.special_tokens}
-        self._compiled: dict[str, tuple[Any, str]] = {}
-        for name, text in source.templates.items():
-            try:
-                compiled = self._environment.from_string(text)
-                self._compiled[name] = compiled, content_format(self._environment, text)
-            except jinja2.TemplateSyntaxError as error:
-                raise ChatTemplateError(
-                    f"chat template {name!r} does not compile: line {error.lineno}: {error}"
-                ) from None
-            except (RecursionError, ValueError, SyntaxError) as error:
-                raise ChatTemplateError(
-                    f"chat template {name!r} does not compile: {error!r}"
-                ) from None
+        self._base = {**environment.globals, **source.special_tokens}
+        compiled = source.compiled or compile_templates(source.templates)
+        self._compiled: dict[str, tuple[Any, str]] = {
+            name: (environment.template_class.from_code(environment, marshal.loads(code), {}), form)
+            for name, (code, form) in compiled.items()
+        }
 
     def prompt(self, chat: tuple[Any, ...]) -> tuple[str, str]:
         """(text, text to put behind it) of a `chat_prompt.CHAT`; raises ChatTemplateError."""
@@ -180,11 +199,23 @@ class _Environment(ImmutableSandboxedEnvironment):
             _release(context)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """`obj.attribute`: what the sandbox does, without an exception per key of a dict."""
-        if type(obj) is dict and attribute not in _DICT_METHODS:
-            if attribute in obj:
-                return obj[attribute]
-            return self.undefined(obj=obj, name=attribute)
+        """`obj.attribute`, as the sandbox finds it, but sooner for what templates use most."""
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in _DICT_METHODS:
+                if attribute in obj:
+                    return obj[attribute]
+                return self.undefined(obj=obj, name=attribute)
+            if attribute in _DICT_READS:
+                return getattr(obj, attribute)
+        elif kind is str:
+            if attribute in _STR_METHODS:
+                return getattr(obj, attribute)
+        elif (kind is Namespace or kind is LoopContext) and attribute[0] != "_":
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

@@ -83,8 +83,8 @@ class PromptEncoder:
         self._prompt: Prompt = ""
         self._ids: list[int] = []
 
-    def compile(self) -> None:
-        """Compile the templates now (tens of milliseconds) instead of at the first conversation."""
+    def build(self) -> None:
+        """Build the templates now instead of at the first conversation."""
         if self._source is None:
             raise ChatTemplateError("this model has no chat template")
         from .chat_template import ChatTemplate  # imports jinja2
@@ -102,7 +102,7 @@ class PromptEncoder:
         if prompt == self._prompt:
             return self._ids
         if self._template is None:
-            self.compile()
+            self.build()
         text, behind = self._template.prompt(prompt)
         encoder = self._encoder
         ids = encoder.encode(self._fit(text), False)
