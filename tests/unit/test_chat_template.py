@@ -326,6 +326,8 @@ def test_long_prompts():
         return chat_prompt.is_long(chat_prompt.chat(*args, **more), 1000)
 
     assert not long([USER] * 20) and long([USER] * 51)
+    assert not chat_prompt.exceeds(chat_prompt.chat([USER] * 51), 10_000)
+    assert chat_prompt.exceeds(chat_prompt.chat([USER] * 51), 1000)
     assert long([{"role": "user", "content": "x" * 1000}])
     assert long([{"role": "user", "content": [{"type": "text", "text": "x" * 1000}]}])
     assert long([USER], tools=[{"function": {"description": "x" * 1000}}])

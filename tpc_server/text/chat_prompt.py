@@ -56,12 +56,17 @@ def chat(
 
 def is_long(prompt: Prompt, limit: int) -> bool:
     """Whether a prompt has more than about `limit` characters, or many messages."""
+    if type(prompt) is tuple and prompt[0] == CHAT and len(prompt[1]) > LONG_CHAT_MESSAGES:
+        return True
+    return exceeds(prompt, limit)
+
+
+def exceeds(prompt: Prompt, limit: int) -> bool:
+    """Whether a prompt has more than about `limit` characters."""
     if isinstance(prompt, str):
         return len(prompt) > limit
     if prompt[0] == TEXT:
         return len(prompt[1]) > limit
-    if len(prompt[1]) > LONG_CHAT_MESSAGES:
-        return True
     # Not recursive: a client decides how deep this is.
     left = limit
     todo: list[Any] = [prompt[1], prompt[2], prompt[3]]

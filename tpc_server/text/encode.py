@@ -22,7 +22,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at every call o
 from tokenizers import Tokenizer
 
 from ..helper import Helper
-from .chat_prompt import TEXT, ChatTemplateError, Prompt, is_long
+from .chat_prompt import TEXT, ChatTemplateError, Prompt, exceeds
 
 if TYPE_CHECKING:
     from .chat_source import ChatSource
@@ -138,5 +138,5 @@ class EncodeHelper(Helper):
 
     def submit(self, tag: Hashable, prompt: Prompt) -> None:
         """Queue one prompt; ``tag`` comes back with its ids."""
-        huge = is_long(prompt, HUGE_TEXT_CHARS)
+        huge = exceeds(prompt, HUGE_TEXT_CHARS)
         self.call(tag, huge, self._encode[huge], prompt)
