@@ -205,7 +205,7 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--header-timeout", type=positive, default=10.0, metavar="S",
                    help="for a request's head to arrive")  # fmt: skip
     g.add_argument("--body-timeout", type=positive, default=60.0, metavar="S",
-                   help="between two pieces of a body")  # fmt: skip
+                   help="for each 64 KiB of a body to arrive")  # fmt: skip
     g.add_argument("--keep-alive-timeout", type=positive, default=75.0, metavar="S",
                    help="for an idle connection's next request")  # fmt: skip
     g.add_argument("--write-timeout", type=positive, default=120.0, metavar="S",

@@ -10,14 +10,23 @@ from typing import Any, Final
 
 import httptools
 
+from .chunks import Chunks
+
 KEPT: Final = frozenset(
-    (b"expect", b"content-length", b"content-encoding", b"content-type", b"authorization",
-     b"x-request-id", b"x-body-compressed", b"upgrade")
+    (b"host", b"expect", b"content-length", b"transfer-encoding", b"content-encoding",
+     b"content-type", b"authorization", b"origin", b"access-control-request-method",
+     b"access-control-request-headers", b"x-request-id", b"x-body-compressed",
+     b"x-override-rid", b"x-override-bootstrap-host", b"x-override-bootstrap-port",
+     b"x-override-bootstrap-room", b"x-override-conversation-id",
+     b"x-override-routed-dp-rank", b"x-override-disagg-prefill-dp-rank",
+     b"x-override-priority")
 )  # fmt: skip
 # Of a head that is remembered: how long at most, how many, and what none of them has.
 _HEAD_BYTES: Final = 2048
 _MOST_HEADS: Final = 512
-_EARLY: Final = frozenset((b"expect", b"upgrade"))
+_EARLY: Final = b"expect"
+# What a chunk's framing may take without being an abuse: its size in digits, two line ends.
+_CHUNK_FRAMING: Final = 24
 _INITIALS: Final = frozenset(b"".join([name[:1] + name[:1].upper() for name in KEPT]))
 
 
@@ -40,9 +49,9 @@ class HttpRequest:
         self.refusal: HttpError | None = None  # stands for input that is no request
 
 
-def refused(error: HttpError) -> HttpRequest:
+def refused(error: HttpError, head_only: bool) -> HttpRequest:
     """What takes the place of unusable input in a connection's queue."""
-    request = HttpRequest(b"", b"", b"", {}, b"", True, False)
+    request = HttpRequest(b"HEAD" if head_only else b"", b"", b"", {}, b"", True, False)
     request.refusal = error
     return request
 
@@ -61,16 +70,19 @@ class RequestParser:
 
     __slots__ = (
         "_body",
-        "_body_bytes",
+        "_chunks",
         "_counts",
         "_head_bytes",
         "_headers",
+        "_http11",
         "_max_body",
         "_max_head",
         "_parser",
         "_raw_bytes",
         "_refused",
+        "_tail",
         "_url",
+        "body_bytes",
         "in_body",
         "ready",
         "started",
@@ -86,14 +98,19 @@ class RequestParser:
         self._head_bytes = 0  # of whole lines
         self._raw_bytes = 0  # of what was fed while the head was incomplete
         self.ready: list[HttpRequest] = []
-        self.started = False  # inside a request
         self.in_body = False
         self.wants_continue = False
+        self._http11 = True
+        self._body: list[bytes] = []
+        self.body_bytes = 0
+        self._tail = b""  # of the head that is arriving: what came before the last read
+        self._url = b""
         self.on_message_begin()
-        self.started = False
+        self.started = False  # inside a request
 
     def feed(self, data: bytes) -> None:
-        """Raises HttpError: 400 malformed, 413 body, 417 expectation, 431 head too large."""
+        """Raises HttpError: 400 malformed, 413 body, 417 expectation, 431 head too large, 501
+        transfer coding, 505 version."""
         # Lines are counted only where all bytes of a head could be too many.
         counts = len(data) + self._raw_bytes > self._max_head
         if counts and not self._counts:
@@ -102,18 +119,81 @@ class RequestParser:
         complete = len(self.ready)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            raise HttpError(400, "protocol upgrades are not supported") from None
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError as error:
             if self._refused is not None:
                 raise self._refused from None
-            raise HttpError(400, f"malformed request: {error}") from None
-        if self.started and not self.in_body:
+            text = str(error)
+            # The second is what llhttp says to the preface of HTTP/2.
+            if text in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
+                raise HttpError(505, "only HTTP/1.1 and HTTP/1.0 are supported") from None
+            raise HttpError(400, f"malformed request: {text}") from None
+        if self.in_body:
+            if self._chunks is not None:
+                self._check_chunks(self._chunks, data, len(self.ready) == complete)
+        elif self.started:
             # A line that never ends reaches no callback.
             # What followed a whole request in the same read is at most that read: not counted.
             self._raw_bytes = self._raw_bytes + len(data) if len(self.ready) == complete else 0
             if self._raw_bytes > self._max_head:
                 raise HttpError(431, f"request head is larger than {self._max_head} bytes")
+            self._tail = (self._tail + data)[-3:]
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Take the request that asks for another protocol as an ordinary one (RFC 9110, 7.8).
+
+        llhttp has passed it without its body: another parser gets a head that asks for nothing,
+        then the body.
+        """
+        request = self.ready[-1]
+        self._parser = httptools.HttpRequestParser(self)
+        if request.method == b"CONNECT":
+            request.keep_alive = False  # what follows is no HTTP
+            return
+        headers = request.headers
+        if b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")):
+            self.ready.pop()
+            lines = [b"%b %b HTTP/1.%d" % (request.method, self._url, request.http11)]
+            lines += [b"%b: %b" % line for line in headers.items()]
+            if not request.keep_alive:
+                lines.append(b"connection: close")
+            self.feed(b"\r\n".join([*lines, b"", b""]))
+        if rest:
+            self.feed(rest)
+
+    def _check_chunks(self, chunks: Chunks, data: bytes, alone: bool) -> None:
+        """A chunked body goes on: refuse an announced size, and framing without end."""
+        at = 0
+        if chunks.wire_bytes < 0:  # its head has ended just now
+            chunks.wire_bytes = self.body_bytes
+            at = self._body_at(data) if alone else -1
+        else:
+            chunks.wire_bytes += len(data)
+            if chunks.wire_bytes - self.body_bytes > self._max_head + chunks.framing_bytes:
+                raise HttpError(
+                    431, f"chunk extensions and trailers are larger than {self._max_head} bytes"
+                )
+        if not chunks.scan(data, at):
+            raise HttpError(413, f"request body is larger than {self._max_body} bytes")
+
+    def _body_at(self, data: bytes) -> int:
+        """Where the body starts in the read that ended the only request's head."""
+        tail = self._tail  # of what came of this head before
+        start = 0 if tail else len(data) - len(data.lstrip(b"\r\n"))
+        end: int = (tail + data).index(b"\r\n\r\n", start) + 4
+        return end - len(tail)
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """Kept headers of the request that is arriving, once its head is whole."""
+        return self._headers if self._chunks is None else self._chunks.headers
+
+    @property
+    def head_only(self) -> bool:
+        """Whether what is arriving is known to be a HEAD request: its answer has no body."""
+        return bool(self.started and self._url and self._parser.get_method() == b"HEAD")
 
     @property
     def target(self) -> bytes:
@@ -135,14 +215,13 @@ class RequestParser:
     def on_message_begin(self) -> None:
         """First byte of a request."""
         self.started = True
-        self.in_body = False
-        self.wants_continue = False
         self._head_bytes = 0
         self._raw_bytes = 0
+        self._tail = b""
         self._url = b""
+        self._chunks: Chunks | None = None
         self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        self.body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
@@ -160,25 +239,44 @@ class RequestParser:
         if name[0] in _INITIALS:
             name = name.lower()
             if name in KEPT:
-                self._headers[name] = value
+                headers = self._headers
+                if name in headers:
+                    value = self._again(name, value)
+                headers[name] = value
 
     def on_headers_complete(self) -> None:
         """The head is whole: refuse early what would be refused anyway."""
         self.in_body = True
-        length = self._headers.get(b"content-length")
+        headers = self._headers
+        version = self._parser.get_http_version()
+        self._http11 = version == "1.1"
+        if self._http11:
+            if b"host" not in headers:
+                self._refuse(400, "a request needs a Host header")
+        elif version != "1.0":
+            self._refuse(505, "only HTTP/1.1 and HTTP/1.0 are supported")
+        length = headers.get(b"content-length")
         if length is not None and int(length) > self._max_body:
             self._too_large()
-        expect = self._headers.get(b"expect")
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None:
+            self._chunked(coding)
+        expect = headers.get(b"expect")
         if expect is not None:
-            if expect.lower() != b"100-continue":
+            if expect.strip().lower() != b"100-continue":
                 self._refuse(417, "only `Expect: 100-continue` is supported")
-            self.wants_continue = length != b"0" and self._parser.get_http_version() == "1.1"
+            self.wants_continue = length != b"0" and self._http11
+
+    def on_chunk_header(self) -> None:
+        """The line before a chunk."""
+        if self._chunks is not None:
+            self._chunks.framing_bytes += _CHUNK_FRAMING
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
         self.wants_continue = False
-        self._body_bytes += len(data)
-        if self._body_bytes > self._max_body:
+        self.body_bytes += len(data)
+        if self.body_bytes > self._max_body:
             self._too_large()
         self._body.append(data)
 
@@ -194,9 +292,9 @@ class RequestParser:
                 parser.get_method(),
                 path,
                 query.partition(b"#")[0],
-                self._headers,
+                self._headers if self._chunks is None else self._chunks.headers,
                 body[0] if len(body) == 1 else b"".join(body),
-                parser.get_http_version() == "1.1",
+                self._http11,
                 parser.should_keep_alive(),
             )
         )
@@ -204,6 +302,24 @@ class RequestParser:
         self.started = False
         self.in_body = False
         self.wants_continue = False
+
+    def _again(self, name: bytes, value: bytes) -> bytes:
+        """A header that is there already."""
+        if name in (b"host", b"authorization"):
+            self._refuse(400, f"more than one {name.decode().title()} header")
+        if name == b"transfer-encoding":
+            return self._headers[name] + b"," + value
+        return value
+
+    def _chunked(self, coding: bytes) -> None:
+        *others, last = coding.lower().split(b",")
+        if last.strip() != b"chunked" or not self._http11:
+            self._refuse(400, "malformed request: Transfer-Encoding")
+        if others:
+            self._refuse(501, "only `Transfer-Encoding: chunked` is supported")
+        # Trailers go where nobody looks: none takes the place of a header.
+        self._chunks = Chunks(self._max_body, self._headers)
+        self._headers = {}
 
     def _too_large(self) -> None:
         self._refuse(413, f"request body is larger than {self._max_body} bytes")
@@ -242,7 +358,7 @@ class KnownHeads:
         end = data.find(b"\r\n\r\n") + 4
         # A chunked body, or blank lines before the head, make the lengths differ.
         usual = request.http11 and request.keep_alive and len(data) - end == len(request.body)
-        if not usual or end > _HEAD_BYTES or _EARLY & request.headers.keys():
+        if not usual or end > _HEAD_BYTES or _EARLY in request.headers:
             return
         if len(self._heads) >= _MOST_HEADS:
             self._heads.clear()

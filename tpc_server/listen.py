@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
+
+_PORT_TRIES: Final = 8
+_NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class ListenError(Exception):
     """The address cannot be listened on; the text says which and why."""
 
+    def __init__(self, text: str, number: int | None = None) -> None:
+        super().__init__(text)
+        self.errno = number
+
 
 def bind_tcp(
     host: str, port: int, count: int, backlog: int
 ) -> tuple[list[list[socket.socket]], int]:
-    """`count` sockets sharing one port by SO_REUSEPORT, one list per core, and the port.
+    """For each core one socket per address of `host`, all on one port (SO_REUSEPORT), and the port.
 
     Raises ListenError when the host does not resolve or the port is taken.
     """
@@ -25,24 +34,61 @@ def bind_tcp(
         )
     except OSError as error:
         raise ListenError(f"cannot resolve host {host!r}: {error}") from None
-    family, _, _, _, address = found[0]
-    if port:
-        _probe(family, address)
-    sockets: list[list[socket.socket]] = []
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    for left in range(_PORT_TRIES if not port and len(addresses) > 1 else 1, 0, -1):
+        try:
+            return _bind_all(addresses, port, count, backlog)
+        except _PortTaken as taken:
+            if left == 1:
+                raise taken.error from None
+    raise AssertionError("unreachable")
+
+
+class _PortTaken(Exception):
+    """The port that the system chose for one address is taken at another."""
+
+    def __init__(self, error: ListenError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _bind_all(
+    addresses: Sequence[tuple[int, Any]], port: int, count: int, backlog: int
+) -> tuple[list[list[socket.socket]], int]:
+    sockets: list[list[socket.socket]] = [[] for _ in range(count)]
+    absent: ListenError | None = None
+    chosen = port
+    # `::` takes IPv4 too, unless IPv4 has a socket of its own.
+    only_v6 = len(addresses) > 1
     try:
-        for _ in range(count):
-            sock = _socket(family)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            _bind(sock, address)
-            sock.listen(backlog)
-            sockets.append([sock])
-            address = sock.getsockname()
+        for family, address in addresses:
+            address = (address[0], chosen, *address[2:])
+            try:
+                if chosen:
+                    _probe(family, address, only_v6)
+                for group in sockets:
+                    sock = _socket(family, only_v6)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                    _bind(sock, address)
+                    group.append(sock)
+                    sock.listen(backlog)
+                    address = sock.getsockname()
+                    chosen = int(address[1])
+            except ListenError as error:
+                if error.errno in _NO_SUCH_ADDRESS and only_v6:
+                    absent = error  # a name for both families, where the machine has one
+                elif chosen != port:
+                    raise _PortTaken(error) from None
+                else:
+                    raise
+        if absent is not None and not sockets[0]:
+            raise absent
     except BaseException:
         for group in sockets:
             for sock in group:
                 sock.close()
         raise
-    return sockets, int(address[1])
+    return sockets, chosen
 
 
 def bind_uds(path: str, count: int, backlog: int) -> list[list[socket.socket]]:
@@ -65,18 +111,21 @@ def bind_uds(path: str, count: int, backlog: int) -> list[list[socket.socket]]:
     return [[sock], *[[] for _ in range(count - 1)]]
 
 
-def _socket(family: int) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _socket(family: int, only_v6: bool) -> socket.socket:
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:  # a kernel without this family
+        raise ListenError(f"cannot listen: {error.strerror}", error.errno) from None
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_v6))
     return sock
 
 
-def _probe(family: int, address: Any) -> None:
+def _probe(family: int, address: Any, only_v6: bool) -> None:
     """SO_REUSEPORT would share the port with another server of this user without a word."""
-    sock = _socket(family)
+    sock = _socket(family, only_v6)
     try:
         _bind(sock, address)
     finally:
@@ -89,4 +138,5 @@ def _bind(sock: socket.socket, address: Any) -> None:
     except OSError as error:
         sock.close()
         where = address if isinstance(address, str) else f"{address[0]}:{address[1]}"
-        raise ListenError(f"cannot listen on {where}: {error.strerror or error}") from None
+        text = f"cannot listen on {where}: {error.strerror or error}"
+        raise ListenError(text, error.errno) from None

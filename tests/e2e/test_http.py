@@ -8,6 +8,9 @@ import socket
 import pytest
 
 from tests.http_client import Client, call
+from tests.stress.clock import until
+from tpc_server.affinity import topology
+from tpc_server.affinity.plan import PlanSettings, parse_cores, plan
 
 GOOD = json.dumps({"text": "ab", "sampling_params": {"max_new_tokens": 2}}).encode()
 POST = b"POST /generate HTTP/1.1\r\nHost: x\r\n"
@@ -60,6 +63,72 @@ def test_no_smuggling(start, head):
         assert answer.headers["connection"] == "close"
         assert not client.fill() and not client.buffer
     assert not run.scheduler.received
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET /v1/models HTTP/1.1\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+        (b"GET /v1/models HTTP/0.9\r\nHost: a\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 501),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n7d1\r\n", 413),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 200_000, 431),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"x" * 200_000, 431),
+        (b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n", 404),
+    ],
+    ids=range(10),
+)
+def test_refused_and_closed(start, raw, status):
+    run = start(options={"max_body_bytes": 2000})
+    with Client(run.address) as client:
+        client.send(raw)
+        answer = client.answer()
+        assert answer.status == status and answer.json()["error"]["code"] == status
+        assert answer.headers["connection"] == "close"
+        assert not client.fill() and not client.buffer
+    assert not run.scheduler.received
+
+
+def test_malformed_head_requests_get_no_body(start):
+    run = start()
+    for raw in (
+        b"HEAD / HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\n\r\n",
+        b"HEAD /health HTTP/1.1\r\nHost: x\r\nExpect: wonders\r\nContent-Length: 3\r\n\r\n",
+    ):
+        with Client(run.address) as client:
+            client.send(raw)
+            assert client.answer("HEAD").status in (400, 417)
+            assert not client.fill() and not client.buffer
+
+
+def test_upgrades_are_ignored(start):
+    """What `curl --http2` and websocket clients ask for is optional: they get HTTP/1.1."""
+    run = start()
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n"
+    h2c = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    with Client(run.address) as client:
+        client.send(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n")
+        assert client.answer().status == 200
+        client.send(POST + h2c + body_of(GOOD) + POST + h2c + chunked(GOOD) + POST + body_of(GOOD))
+        for _ in range(3):
+            assert client.answer().json()["text"] == "ab"
+        client.send(POST + h2c + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(GOOD))
+        assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(GOOD)
+        assert client.answer().json()["text"] == "ab"
+
+
+def test_streams_are_not_to_be_buffered_by_proxies(start):
+    run = start()
+    body = {"text": "ab", "stream": True, "sampling_params": {"max_new_tokens": 2}}
+    answer = call(run.address, "POST", "/generate", body)
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["content-type"].startswith("text/event-stream")
 
 
 def test_expect_continue(start):
@@ -179,6 +248,23 @@ def test_uds(start, tmp_path):
     path = str(tmp_path / "s")
     run = start(options={"uds": path})
     assert call(run.address, "POST", "/generate", GOOD).json()["text"] == "ab"
+
+
+def test_uds_with_several_cores(start, tmp_path):
+    """The first one accepts for both; each of them serves."""
+    placed = ["ingress=0,1", "tokenize=2", "detok=0,1", "egress=0,1"]
+    core_plan = plan(topology.read(), PlanSettings(cores=parse_cores(placed)))
+    run = start(options={"uds": str(tmp_path / "s"), "plan": core_plan}, manual=True)
+    body = {"text": "ab", "stream": True, "sampling_params": {"max_new_tokens": 2}}
+    clients = [Client(run.address) for _ in range(9)]
+    for client in clients:
+        client.request("POST", "/generate", body)
+    run.scheduler.wait_for(lambda s: len(s.live) == 9)
+    assert until(lambda: all(c["connections"] >= 2 for c in run.server.counters()[:2]), 10)
+    run.scheduler.step(2)
+    for client in clients:
+        assert client.answer().events()[-2]["text"] == "ab"
+        client.close()
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")

@@ -187,6 +187,57 @@ def test_listening():
         sock.close()
 
 
+def test_every_address_of_a_name_is_listened_on(monkeypatch):
+    found = [
+        (socket.AF_INET, 1, 6, "", ("127.0.0.1", 0)),
+        (socket.AF_INET, 1, 6, "", ("127.0.0.2", 0)),
+    ]
+    absent = [(socket.AF_INET6, 1, 6, "", ("2001:db8::1", 0, 0, 0))]
+    names = {"both": [*found, found[0]], "one": [found[0], *absent], "none": absent}
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *a, **k: names[host])
+    groups, port = bind_tcp("both", 0, 2, 8)
+    assert [[s.getsockname() for s in group] for group in groups] == [
+        [("127.0.0.1", port), ("127.0.0.2", port)]
+    ] * 2
+    with pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
+        bind_tcp("both", port, 1, 8)
+    for group in groups:
+        for sock in group:
+            sock.close()
+    (only,), port = bind_tcp("one", 0, 1, 8)  # a name with an address this machine has not
+    assert [s.getsockname() for s in only] == [("127.0.0.1", port)]
+    only[0].close()
+    with pytest.raises(ListenError, match="2001:db8::1"):
+        bind_tcp("none", 0, 1, 8)
+
+
+def test_the_port_chosen_for_one_address_is_free_at_all_of_them(monkeypatch):
+    """The system chooses for the first one only: taken elsewhere, another is tried."""
+    found = [(socket.AF_INET, 1, 6, "", (f"127.0.0.{k}", 0)) for k in (1, 2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: found)
+    taken = socket.socket()
+    taken.bind(("127.0.0.2", 0))
+    taken.listen(1)
+    real, tries = socket.socket.bind, []
+
+    def bind(sock, address):
+        if address == ("127.0.0.1", 0):
+            tries.append(address)
+            if len(tries) == 1:
+                address = ("127.0.0.1", taken.getsockname()[1])
+        return real(sock, address)
+
+    class Socket(socket.socket):
+        pass
+
+    Socket.bind = bind
+    monkeypatch.setattr(socket, "socket", Socket)
+    (group,), port = bind_tcp("any", 0, 1, 8)
+    assert len(tries) == 2 and port != taken.getsockname()[1]
+    for sock in (*group, taken):
+        sock.close()
+
+
 def test_a_left_over_unix_socket_is_replaced_and_a_live_one_is_not(tmp_path):
     path = str(tmp_path / "s")
     (first,), _ = bind_uds(path, 2, 8)

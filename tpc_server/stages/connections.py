@@ -14,8 +14,8 @@ class Connection:
     """Socket, parser, requests that wait for their turn."""
 
     __slots__ = (
-        "close_after", "continued", "deadline_ns", "eof", "fd", "inflight", "key", "linger",
-        "mask", "parser", "queue", "route", "sock", "state", "writer",
+        "body_mark", "close_after", "continued", "deadline_ns", "eof", "fd", "inflight", "key",
+        "linger", "mask", "parser", "queue", "route", "sock", "state", "writer",
     )  # fmt: skip
 
     def __init__(self, key: int, sock: socket.socket, parser: RequestParser) -> None:
@@ -29,6 +29,7 @@ class Connection:
         self.route = -1  # number, in the metrics, of the route that the request in flight takes
         self.state = connection.OPEN_IDLE
         self.deadline_ns = 0  # 0: none; else the head, body or next request must come by then
+        self.body_mark = -1  # bytes of the body that came when its time-out began; -1: no body yet
         self.mask = 0
         self.eof = False  # the peer sends no more
         self.close_after = False  # nothing more is read; close once what is queued is answered

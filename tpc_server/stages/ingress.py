@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 KEY_BITS: Final = 40  # a connection key is ingress core << KEY_BITS | serial
 _RECV_BYTES: Final = 65536
 _MAX_PIPELINED: Final = 64
+_BODY_STEP: Final = 65536
 
 
 class IngressStage:
@@ -196,6 +197,13 @@ class IngressStage:
             conn.continued = True
             conn.writer.write(http.CONTINUE)
         if parser.in_body and not conn.inflight:
+            self._body_goes_on(conn)
+
+    def _body_goes_on(self, conn: Connection) -> None:
+        """A body has its time-out for every so many bytes: one that drips holds no connection."""
+        here = conn.parser.body_bytes
+        if conn.body_mark < 0 or here - conn.body_mark >= _BODY_STEP:
+            conn.body_mark = here
             conn.deadline_ns = self._now_ns + self.setup.body_timeout_ns
 
     def _take_requests(self, conn: Connection) -> None:
@@ -204,6 +212,7 @@ class IngressStage:
             return
         conn.parser.ready = []
         conn.continued = False
+        conn.body_mark = -1
         conn.queue.extend(ready)
         if len(conn.queue) > _MAX_PIPELINED:
             self._want(conn, 0)  # go on reading once some are answered
@@ -224,7 +233,7 @@ class IngressStage:
         self._enter(conn)
         self.counters.errors += 1
         body = native.error_body(error.message, error.status)
-        self.answer(conn, error.status, body, http.JSON, True)
+        self.answer(conn, error.status, body, http.JSON, True, request.method == b"HEAD")
 
     def _begin(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         self._enter(conn)
@@ -292,7 +301,7 @@ class IngressStage:
         elif conn.parser.started:
             self._step(conn, connection.BYTES)
             conn.deadline_ns = self._now_ns + self.setup.header_timeout_ns
-            if conn.parser.wants_continue:
+            if conn.parser.in_body:
                 self._feed(conn, b"")
         else:
             conn.deadline_ns = self._now_ns + self.setup.idle_timeout_ns
@@ -302,7 +311,7 @@ class IngressStage:
         conn.close_after = True
         conn.deadline_ns = 0
         self._want(conn, reactor.RDHUP)
-        conn.queue.append(refused(error))
+        conn.queue.append(refused(error, conn.parser.head_only))
         if not conn.inflight:
             if conn.state == connection.OPEN_IDLE:
                 self._step(conn, connection.BYTES)
