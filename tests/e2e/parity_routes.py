@@ -18,6 +18,8 @@ SERVED: dict[str, tuple[str, str, str]] = {
         "POST", "POST", "at most 4096 entries; an id outside the vocabulary is 400",
     ),
     "/v1/detokenize": ("POST", "POST", "as /detokenize"),
+    "/parse_function_call": ("-", "POST", "the server's parser where the body names none"),
+    "/separate_reasoning": ("-", "POST", "the server's parser where the body names none"),
     "/health": ("GET", "GET", "answered at once by any activity of the scheduler"),
     "/health_generate": ("GET", "GET", "as /health, always by a probe"),
     "/ready": ("-", "GET", "503 while starting, draining, or after an unanswered health probe"),
@@ -71,5 +73,4 @@ NOT_SERVED: dict[str, tuple[str, ...]] = {
         "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/api/chat",
         "/api/generate", "/api/tags", "/api/show", "/vertex_generate",
     ),
-    "parses text without generating": ("/parse_function_call", "/separate_reasoning"),
 }  # fmt: skip

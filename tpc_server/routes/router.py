@@ -17,8 +17,8 @@ from .health import HealthHandlers
 from .info import InfoHandlers
 from .metrics import MetricsHandlers
 from .openai import OpenAIHandlers
+from .parse import ParseHandlers
 from .table import ROUTES, Route
-from .texts import TextHandlers
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Router(
-    OpenAIHandlers, ControlHandlers, TextHandlers, HealthHandlers, InfoHandlers, MetricsHandlers
+    OpenAIHandlers, ControlHandlers, ParseHandlers, HealthHandlers, InfoHandlers, MetricsHandlers
 ):
     """Handlers of one ingress core, by method and path."""
 

@@ -61,6 +61,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/detokenize", ("POST",), "detokenize", KEY, "The texts of token ids", "DetokenizeRequest"
     ),
     Route("/v1/detokenize", ("POST",), "detokenize", KEY, "As /detokenize", "DetokenizeRequest"),
+    Route(
+        "/parse_function_call", ("POST",), "parse_function_call", KEY,
+        "The function calls in a text that a model wrote", "ParseRequest",
+    ),
+    Route(
+        "/separate_reasoning", ("POST",), "separate_reasoning", KEY,
+        "The reasoning and the answer in a text that a model wrote", "SeparateRequest",
+    ),
     Route("/health", ("GET",), "health", OPEN, "200 once the scheduler answers"),
     Route("/health_generate", ("GET",), "health_generate", OPEN, "As /health, always by a probe"),
     Route("/ready", ("GET",), "ready", OPEN, "200 while new requests are served"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import frame
 from ..contract.errors import BadRequest, openai_error_body
 from ..contract.json_body import parse_object
-from ..contract.texts import TextsBody, decode_detokenize, decode_tokenize
+from ..contract.texts import decode_detokenize, decode_tokenize
 from ..http1 import HttpRequest
 from ..render import http
 from ..stages import stream as records
@@ -25,7 +25,7 @@ class TextHandlers(Handlers):
         """POST /tokenize."""
         try:
             wanted = decode_tokenize(parse_object(request.body), self.setup.limits)
-            self._call(conn, request, close, True, wanted)
+            self._call(conn, request, close, frame.T_TEXTS, True, *wanted)
         except BadRequest as error:
             self._flat_error(conn, close, error)
 
@@ -34,12 +34,12 @@ class TextHandlers(Handlers):
         try:
             setup = self.setup
             wanted = decode_detokenize(request.body, setup.limits, setup.vocab_size)
-            self._call(conn, request, close, False, wanted)
+            self._call(conn, request, close, frame.T_TEXTS, False, *wanted)
         except BadRequest as error:
             self._flat_error(conn, close, error)
 
     def _call(
-        self, conn: Connection, request: HttpRequest, close: bool, encode: bool, wanted: TextsBody
+        self, conn: Connection, request: HttpRequest, close: bool, kind: int, *wanted: Any
     ) -> None:
         """To the tokenize stage, as a group without a scheduler's part."""
         if self._tok_port.backlog > self._most_held:
@@ -49,7 +49,7 @@ class TextHandlers(Handlers):
             conn.key, records.CONTROL, False, False, request.http11, close, False, b"", "",
             time.monotonic_ns(), 0, [(rid, rid, PROBE_PLAN, None)],
         )  # fmt: skip
-        self._tok_port.send((frame.T_TEXTS, self._detok_core, rid, encode, *wanted))
+        self._tok_port.send((kind, self._detok_core, rid, *wanted))
 
     def _flat_error(self, conn: Connection, close: bool, error: BadRequest) -> None:
         self.counters.errors += 1

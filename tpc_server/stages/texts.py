@@ -1,5 +1,5 @@
-"""What /tokenize and /detokenize answer. Owner: the tokenize core, or its helper thread (a call
-at a time: nothing here is kept)."""
+"""What /tokenize, /detokenize and the parsers' routes answer. Owner: the tokenize core, or its
+helper threads (nothing here is kept)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..text.encode import LONG_TEXT_CHARS, Encoder
 
 MOST_INLINE: Final = 64  # entries; more belong to the helper thread
 LONG_IDS: Final = LONG_TEXT_CHARS // 4
+LONG_PARSE_CHARS: Final = 8 * 1024
 
 
 def is_long(items: list[Any], encode: bool) -> bool:
@@ -34,3 +35,12 @@ def answer(
         )
     texts = [encoder.decode(one, special) for one in items]
     return native.to_json({"text": texts if is_list else texts[0]})
+
+
+def parsed(calls: bool, text: str, parser: str, wanted: Any) -> bytes:
+    """Body of the answer: the calls in a text, or its reasoning."""
+    from ..parsers import answers  # few servers need it
+
+    if calls:
+        return native.to_json(answers.function_calls(text, parser, wanted))
+    return native.to_json(answers.separated(text, parser, wanted))

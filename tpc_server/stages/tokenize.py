@@ -18,6 +18,7 @@ from .. import frame
 from ..boundary import codec, messages, wire
 from ..contract.errors import BadRequest, openai_error_body
 from ..contract.limits import check_lengths, fit_text
+from ..helper import Helper
 from ..text.chat_prompt import ChatTemplateError, is_long
 from ..text.encode import HUGE_TEXT_CHARS, LONG_TEXT_CHARS, EncodeHelper, Encoder, PromptEncoder
 from ..text.stops import count_stop_tokens
@@ -66,7 +67,7 @@ class TokenizeStage:
             self._prompts = PromptEncoder(self._encoder, source, setup.bos_id, self._fit)
             if setup.chat_template is not None:
                 self._prompts.build()  # now, not in the middle of other requests' streams
-        self._helper: EncodeHelper | None = None
+        self._helper: Helper | None = None
         self._limits = setup.limits
         self._needs_context = setup.needs_context
         self._stops_counted: list[str] = []
@@ -105,6 +106,8 @@ class TokenizeStage:
                 self._texts(*message[1:])
             elif kind == frame.T_FORGET:
                 self._forget(message[1])
+            elif kind == frame.T_PARSE:
+                self._parse(*message[1:])
         done += self._post_ready()
         jobs = self._jobs
         for _ in range(min(_SLICE, len(jobs))):
@@ -156,18 +159,23 @@ class TokenizeStage:
         """To the helper; False when there can be none now (no descriptors, no threads)."""
         rid = job[0]
         try:
-            self._make_helper().submit(rid, job[1])
+            helper = self._make_helper()
+            assert isinstance(helper, EncodeHelper)
+            helper.submit(rid, job[1])
         except (OSError, RuntimeError):
             return False
         self._waiting[rid] = (core, (rid, "", *job[2:]))  # the prompt is with the helper alone
         return True
 
-    def _make_helper(self) -> EncodeHelper:
+    def _make_helper(self) -> Helper:
         helper = self._helper
         if helper is None:
-            assert self._encoder is not None
             setup = self.setup
-            helper = EncodeHelper(self._encoder, setup.chat_template, setup.bos_id, self._fit)
+            if self._encoder is None:
+                helper = Helper("tpc-parse")
+            else:
+                source = setup.chat_template
+                helper = EncodeHelper(self._encoder, source, setup.bos_id, self._fit)
             self.helper_hook(helper.fileno(), self)
             self._helper = helper
         return helper
@@ -284,6 +292,18 @@ class TokenizeStage:
             self._answer_call(core, rid, texts.answer(*work), None)
         except Exception as error:
             self._answer_call(core, rid, b"", error)
+
+    def _parse(self, core: int, rid: str, calls: bool, text: str, parser: str, wanted: Any) -> None:
+        """/parse_function_call or /separate_reasoning."""
+        if len(text) > texts.LONG_PARSE_CHARS:
+            try:
+                huge = len(text) > HUGE_TEXT_CHARS
+                self._make_helper().call(rid, huge, texts.parsed, calls, text, parser, wanted)
+                self._calls[rid] = core
+                return
+            except (OSError, RuntimeError):
+                pass  # no descriptors, no threads
+        self._answer_call(core, rid, texts.parsed(calls, text, parser, wanted), None)
 
     def _answer_call(self, core: int, rid: str, body: bytes, error: Exception | None) -> None:
         self._calls.pop(rid, None)
