@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.e2e.parity_openai import OPENAI_CHOICES
+from tests.e2e.parity_parsers import PARSER_CHOICES
 from tests.e2e.parity_replay import MISSING
 from tests.e2e.parity_rows import (
     PYTHON,
@@ -299,6 +300,7 @@ CHOICES: tuple[Choice, ...] = (
     ),
     # -- OpenAI routes ---------------------------------------------------------------
     *OPENAI_CHOICES,
+    *PARSER_CHOICES,
     # -- towards the scheduler -------------------------------------------------------
     Choice(
         "wire-rid", "rid on the wire", "the client's with a suffix; the server's own without",

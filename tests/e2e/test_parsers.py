@@ -65,8 +65,8 @@ def test_separate_reasoning(start, cores, tokenizer):
                 expected = {"reasoning_text": long, "text": "\n\nyes"}
                 assert answer.status == 200
                 assert answer.json() == expected
-                body["return_blocks"] = True
-                assert client.call("POST", "/separate_reasoning", body).json() == {
+                body_of_blocks = {**body, "return_blocks": True}
+                assert client.call("POST", "/separate_reasoning", body_of_blocks).json() == {
                     **expected,
                     "reasoning_blocks": [long],
                     "text_blocks": ["\n\nyes"],
