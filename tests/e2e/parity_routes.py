@@ -35,6 +35,7 @@ SERVED: dict[str, tuple[str, str, str]] = {
     "/v1/models/{model}": ("GET", "GET", "ids with slashes, as Python"),
     "/v1/loads": ("GET", "GET", ""),
     "/metrics": ("GET", "GET with `--enable-metrics`", ""),
+    "/metrics/": ("-", "GET with `--enable-metrics`", "as /metrics"),
     "/openapi.json": ("-", "GET", "made from our own declarations; `DISABLE_OPENAPI_DOC` hides it"),
     "/docs": ("-", "GET", "needs no internet; `DISABLE_OPENAPI_DOC` hides it"),
 }  # fmt: skip

@@ -60,13 +60,13 @@ def test_separate_reasoning(start, cores, tokenizer):
                 (None, f"<think>{long}</think>\n\nyes"), ("deepseek-r1", f"{long}</think>\n\nyes"),
                 ("DeepSeek-R1", f"<think>{long}</think>\n\nyes"),
             ):  # fmt: skip
-                body = {"text": text, "reasoning_parser": name}
+                body: dict[str, object] = {"text": text, "reasoning_parser": name}
                 answer = client.call("POST", "/separate_reasoning", body)
                 expected = {"reasoning_text": long, "text": "\n\nyes"}
                 assert answer.status == 200
                 assert answer.json() == expected
-                body_of_blocks = {**body, "return_blocks": True}
-                assert client.call("POST", "/separate_reasoning", body_of_blocks).json() == {
+                body["return_blocks"] = True
+                assert client.call("POST", "/separate_reasoning", body).json() == {
                     **expected,
                     "reasoning_blocks": [long],
                     "text_blocks": ["\n\nyes"],
