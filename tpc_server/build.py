@@ -199,6 +199,10 @@ class StageSet:
             return True
         return any(s.pure_poll() for s in self.polled)
 
+    def stalled(self) -> bool:
+        """Whether something waits for room that nobody will announce."""
+        return self.tokenize is not None and self.tokenize.stalled
+
     def pending(self) -> bool:
         """Whether any stage could do something now."""
         return any([stage.pure_poll() for stage in self.polled])

@@ -266,7 +266,10 @@ class Core:
         if self.stages.pending():
             sleeper.disarm()
             return
-        wait = _BACKLOG_S if backlog else min(_BACKSTOP_S, max(0.0, (next_tick - now) / 1e9))
+        if backlog or self.stages.stalled():
+            wait = _BACKLOG_S
+        else:
+            wait = min(_BACKSTOP_S, max(0.0, (next_tick - now) / 1e9))
         self.counters.waits += 1
         _, rang = reactor_poll(wait)
         self.counters.waited_ns += time.monotonic_ns() - now

@@ -257,6 +257,10 @@ class Sender:
         """Whether a large record or urgent ones still wait for space."""
         return bool(self._urgent) or self._producer.parked
 
+    def crowded(self, more: int) -> bool:
+        """Whether with `more` records the ring would be full, however small they are."""
+        return self._producer.crowded(more)
+
     @property
     def dead(self) -> bool:
         """Nobody will drain this ring any more."""

@@ -169,6 +169,13 @@ class Producer:
         """Bytes in the ring, pads included; already wrong when it returns."""
         return self._head - (self._words[self._tail_at] & -2)
 
+    def crowded(self, more: int) -> bool:
+        """Whether with `more` records the ring would hold as many as it may, or still more.
+
+        The consumer may have taken some since: it says yes too often, never no.
+        """
+        return self._sent + more - self._words[self._tail_at + 1] >= self._cap_records
+
     def _refresh(self, end: int) -> bool:
         """Reloads the consumer's words; whether a record may now be written up to `end`.
 

@@ -25,6 +25,10 @@ class FakeSender:
         self.room = room
         self.posted = []
         self.backlog = False
+        self.cap = 1 << 30
+
+    def crowded(self, more):
+        return len(self.posted) + more >= self.cap
 
     def post(self, kind, key, parts):
         if len(self.posted) >= self.room or self.backlog:
@@ -178,7 +182,7 @@ def test_a_long_request_on_its_way_does_not_refuse_the_next(tokenize):
     tokenize.to_scheduler.backlog = False
     tokenize.stage.poll(100)
     assert [key for _, key, _ in tokenize.to_scheduler.posted] == [b"a#1"]
-    tokenize.to_scheduler.room = 0
+    tokenize.to_scheduler.room = tokenize.to_scheduler.cap = 1
     tokenize.stage.inbox.append((frame.T_JOB, 7, [job("b#2")]))
     tokenize.stage.poll(100)
     last = tokenize.to_detok.messages()[-1]

@@ -36,7 +36,13 @@ SAMPLING: Final = messages.GENERATE["sampling_params"]
 STOP_STRS: Final = messages.SAMPLING["stop_strs"]
 STOP_STR_MAX_LEN: Final = messages.SAMPLING["stop_str_max_len"]
 
+# A call of several requests has one, and notes there that a part of it was taken.
+_Call = list[bool] | None
+_Job = tuple[int, tuple[Any, ...], _Call]  # detok core, job, call
+
 _SLICE: Final = 32  # encodes a turn
+_CONTROL: Final = -1
+MOST_BYTES: Final = 64 << 20  # that wait for the ring; more only of calls taken before
 FULL: Final = "the scheduler's queue is full; try again later"
 QUEUE_ABORT: Final = "Abort in waiting queue"
 
@@ -55,7 +61,7 @@ class TokenizeStage:
         self._outbox = outbox
         self.setup = setup
         self.counters = counters
-        self._jobs: deque[tuple[int, tuple[Any, ...]]] = deque()
+        self._jobs: deque[_Job] = deque()
         self._to_scheduler = to_scheduler
         self._aborts = aborts
         self._detok: dict[int, Port] = {}
@@ -73,9 +79,12 @@ class TokenizeStage:
         self._stops_counted: list[str] = []
         self._stops_len = 0
         # Of these detok was told; they follow once it can read that and the ring has room.
-        self._ready: deque[tuple[int, str, list[Any]]] = deque()
+        # (detok core or _CONTROL, wire rid, parts, bytes)
+        self._ready: deque[tuple[int, str, list[Any], int]] = deque()
+        self._ready_bytes = 0
+        self._stuck = False  # the ring had no room for the first of them
         # Jobs of this stage that the scheduler does not have yet, by wire rid.
-        self._waiting: dict[str, tuple[int, tuple[Any, ...]]] = {}
+        self._waiting: dict[str, _Job] = {}
         self._cancelled: set[str] = set()
         self._calls: dict[str, int] = {}  # detok core, by wire rid, of what the helper does
         self.helper_hook: Any = None  # registers the helper's descriptor with the reactor
@@ -95,8 +104,10 @@ class TokenizeStage:
             done += 1
             kind = message[0]
             if kind == frame.T_JOB:
-                for job in message[2]:
-                    self._jobs.append((message[1], job))
+                jobs = message[2]
+                call = [False] if len(jobs) > 1 else None
+                for job in jobs:
+                    self._jobs.append((message[1], job, call))
                     self._waiting[job[0]] = self._jobs[-1]
             elif kind == frame.T_ABORT:
                 self._abort(message[1])
@@ -108,17 +119,25 @@ class TokenizeStage:
                 self._forget(message[1])
             elif kind == frame.T_PARSE:
                 self._parse(*message[1:])
-        done += self._post_ready()
-        jobs = self._jobs
-        for _ in range(min(_SLICE, len(jobs))):
-            core, job = jobs.popleft()
-            self._start(core, job)
+        if self._ready:
+            done += self._post_ready()
+        queue = self._jobs
+        for _ in range(min(_SLICE, len(queue))):
+            core, job, call = queue.popleft()
+            self._start(core, job, call)
             done += 1
         return done
 
     def pure_poll(self) -> bool:
         """Whether messages or jobs wait."""
-        return bool(self.inbox or self._jobs or (self._ready and not self._held))
+        return bool(
+            self.inbox or self._jobs or (self._ready and not self._stuck and not self._held)
+        )
+
+    @property
+    def stalled(self) -> bool:
+        """Whether requests wait for room in the ring: nobody will say that there is some."""
+        return bool(self._ready)
 
     @property
     def _held(self) -> bool:
@@ -135,7 +154,7 @@ class TokenizeStage:
 
     # -- jobs ------------------------------------------------------------------------
 
-    def _start(self, core: int, job: tuple[Any, ...]) -> None:
+    def _start(self, core: int, job: tuple[Any, ...], call: _Call) -> None:
         rid, prompt, ids = job[:3]
         if rid in self._cancelled:
             self._drop(core, rid)
@@ -145,7 +164,7 @@ class TokenizeStage:
             if prompts is None:
                 self._fail(core, rid, 400, "text needs a tokenizer: this server has none")
                 return
-            if is_long(prompt, LONG_TEXT_CHARS) and self._hand_over(core, job):
+            if is_long(prompt, LONG_TEXT_CHARS) and self._hand_over(core, job, call):
                 return
             try:
                 ids = prompts.encode(prompt)
@@ -153,9 +172,9 @@ class TokenizeStage:
                 self._fail(core, rid, 400, _refusal(error))
                 return
             self.counters.encoded += 1
-        self._send(core, job, ids)
+        self._send(core, job, call, ids)
 
-    def _hand_over(self, core: int, job: tuple[Any, ...]) -> bool:
+    def _hand_over(self, core: int, job: tuple[Any, ...], call: _Call) -> bool:
         """To the helper; False when there can be none now (no descriptors, no threads)."""
         rid = job[0]
         try:
@@ -164,7 +183,7 @@ class TokenizeStage:
             helper.submit(rid, job[1])
         except (OSError, RuntimeError):
             return False
-        self._waiting[rid] = (core, (rid, "", *job[2:]))  # the prompt is with the helper alone
+        self._waiting[rid] = (core, (rid, "", *job[2:]), call)  # the prompt is the helper's alone
         return True
 
     def _make_helper(self) -> Helper:
@@ -191,14 +210,14 @@ class TokenizeStage:
             if rid in self._calls:
                 self._answer_call(self._calls[rid], rid, ids, error)
                 continue
-            core, job = self._waiting[rid]
+            core, job, call = self._waiting[rid]
             self.counters.encoded += 1
             if error is not None:
                 self._fail(core, rid, 400, _refusal(error))
             else:
-                self._send(core, job, ids)
+                self._send(core, job, call, ids)
 
-    def _send(self, core: int, job: tuple[Any, ...], ids: Any) -> None:
+    def _send(self, core: int, job: tuple[Any, ...], call: _Call, ids: Any) -> None:
         rid, _prompt, _ids, wanted, logprob_ids, want_ids = job
         sampling = wanted[SAMPLING]
         data = ids if isinstance(ids, bytes) else array("q", ids)
@@ -235,29 +254,49 @@ class TokenizeStage:
         # Before the request itself: its first frame must not overtake this.
         self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids, last, self._core))
         parts = wire.request_parts(header, buffers)
-        if self._ready or self._held:
-            self._ready.append((core, rid, parts))
-        else:
-            self._post(core, rid, parts)
-
-    def _post_ready(self) -> int:
-        """Requests that waited for detok to be told; how many went."""
-        ready = self._ready
-        done = 0
-        while ready and not self._held:
-            core, rid, parts = ready.popleft()
-            done += 1
-            if rid in self._cancelled:
-                self._drop(core, rid)
-            else:
-                self._post(core, rid, parts)
-        return done
-
-    def _post(self, core: int, rid: str, parts: list[Any]) -> None:
-        if self._to_scheduler.post(wire.REQUEST, rid.encode(), parts):
+        if not (self._ready or self._held) and self._post(rid, parts):
             self._waiting.pop(rid, None)
         else:
+            self._wait(core, rid, parts, call)
+        if call is not None:
+            call[0] = True
+
+    def _wait(self, core: int, rid: str, parts: list[Any], call: _Call) -> None:
+        """A request that cannot go now follows when it can; 503 where too much waits already.
+
+        What belongs to a call of which a part was taken is never refused: it could not come again
+        without the rest.
+        """
+        if (call is None or not call[0]) and (
+            self._ready_bytes > MOST_BYTES or self._to_scheduler.crowded(len(self._ready))
+        ):
             self._fail(core, rid, 503, FULL)
+            return
+        size = sum([memoryview(part).nbytes for part in parts])
+        self._ready.append((core, rid, parts, size))
+        self._ready_bytes += size
+
+    def _post_ready(self) -> int:
+        """Requests that waited for detok to be told, or for room; how many went."""
+        ready = self._ready
+        done = 0
+        self._stuck = False
+        while ready and not self._held:
+            core, rid, parts, size = ready[0]
+            if rid in self._cancelled:
+                self._drop(core, rid)
+            elif self._post(rid, parts):
+                self._waiting.pop(rid, None)
+            else:
+                self._stuck = True
+                break
+            ready.popleft()
+            self._ready_bytes -= size
+            done += 1
+        return done
+
+    def _post(self, rid: str, parts: list[Any]) -> bool:
+        return self._to_scheduler.post(wire.REQUEST, rid.encode(), parts)
 
     def _fail(self, core: int, rid: str, status: int, message: str) -> None:
         self._waiting.pop(rid, None)
@@ -333,15 +372,20 @@ class TokenizeStage:
             self._helper.cancel(rid)
 
     def _control(self, rid: str, header: bytes) -> None:
-        if not self._to_scheduler.post(wire.REQUEST, rid.encode(), wire.request_parts(header, [])):
-            for port in self._detok.values():
-                port.send((frame.D_FAIL, rid, 503, FULL))
+        parts = wire.request_parts(header, [])
+        if not self._held and self._post(rid, parts):
+            return
+        if self._held or not self._to_scheduler.crowded(0):
+            self._ready.appendleft((_CONTROL, rid, parts, 0))  # small, and somebody waits for it
+            return
+        for port in self._detok.values():
+            port.send((frame.D_FAIL, rid, 503, FULL))
 
     # -- ends ------------------------------------------------------------------------
 
     def bury(self, message: str) -> None:
         """A dying core: every job that was not sent fails."""
-        for core, job in list(self._waiting.values()):
+        for core, job, _ in list(self._waiting.values()):
             self._detok[core].send((frame.D_FAIL, job[0], 503, message))
         for rid, at in self._calls.items():
             self._detok[at].send((frame.D_FAIL, rid, 503, message))
