@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from typing import Any, NoReturn
 
 from .parsers.formats import REASONING_PARSERS, TOOL_PARSERS, check_names
@@ -214,6 +215,26 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
                    help="comment lines on quiet streams; 0 sends none")  # fmt: skip
     g.add_argument("--drain-timeout", type=positive, default=30.0, metavar="S",
                    help="for running requests after SIGTERM")  # fmt: skip
+
+    g = p.add_argument_group("metrics (docs/METRICS.md)")
+    g.add_argument("--enable-metrics", action="store_true", help="count, and answer /metrics")
+    for name, what in (("time-to-first-token", "time to the first token"),
+                       ("inter-token-latency", "time between two tokens"),
+                       ("e2e-request-latency", "a request's whole time")):  # fmt: skip
+        g.add_argument(f"--bucket-{name}", type=positive, nargs="+", metavar="S",
+                       help=f"bounds of the buckets of {what}")  # fmt: skip
+    for name, what in (("prompt", "prompt lengths"), ("generation", "lengths of outputs")):
+        g.add_argument(f"--{name}-tokens-buckets", nargs="+", metavar="RULE",
+                       help=f"buckets of {what}: default, custom BOUND ... or "
+                       "tse MIDDLE BASE COUNT")  # fmt: skip
+    g.add_argument("--extra-metric-labels", metavar="JSON", help="labels of all families")
+    g.add_argument("--tokenizer-metrics-allowed-custom-labels", nargs="+", metavar="LABEL",
+                   help="labels that requests fill in: custom_labels of /generate, the header "
+                   "x-custom-labels of the OpenAI routes")  # fmt: skip
+    g.add_argument("--prometheus-multiproc-dir", metavar="DIR",
+                   default=os.environ.get("PROMETHEUS_MULTIPROC_DIR"),
+                   help="files of other processes to show as well (default: "
+                   "PROMETHEUS_MULTIPROC_DIR)")  # fmt: skip
 
     g = p.add_argument_group("logs")
     g.add_argument("--log-level", default="info",

@@ -16,6 +16,7 @@ KEPT: Final = frozenset(
     (b"host", b"expect", b"content-length", b"transfer-encoding", b"content-encoding",
      b"content-type", b"authorization", b"origin", b"access-control-request-method",
      b"access-control-request-headers", b"x-request-id", b"x-body-compressed",
+     b"x-custom-labels",
      b"x-override-rid", b"x-override-bootstrap-host", b"x-override-bootstrap-port",
      b"x-override-bootstrap-room", b"x-override-conversation-id",
      b"x-override-routed-dp-rank", b"x-override-disagg-prefill-dp-rank",

@@ -22,6 +22,7 @@ from .affinity.plan import PlanSettings, parse_cores, plan
 from .boundary.server_args import ModelConfig, ServerArgs
 from .config import Options
 from .listen import ListenError
+from .metrics.flags import metrics_config
 
 _POLL_MS: Final = 500
 _SETTLE_S: Final = 0.3
@@ -84,6 +85,7 @@ def _run(given: Any) -> int:
         )
     except ValueError as error:
         raise Problem(str(error)) from None
+    _metrics(given, "")  # bad flags are told before the model is loaded
     registry.before_imports(given, core_plan)
     culprit = runtime.import_all()
     if runtime.gil_enabled():
@@ -108,6 +110,13 @@ def _run(given: Any) -> int:
         return _serve(given, server, engine, core_plan, signals, launch_mask)
     finally:
         server.shutdown()
+
+
+def _metrics(given: Any, model_name: str) -> Any:
+    try:
+        return metrics_config(given, model_name)
+    except ValueError as error:
+        raise Problem(str(error)) from None
 
 
 def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
@@ -138,6 +147,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
             preferred_sampling_params=given.preferred_sampling_params,
             default_max_new_tokens=given.default_max_new_tokens,
             max_total_num_tokens=engine.max_total_tokens,
+            metrics=_metrics(given, given.served_model_name or engine.model_name),
             model_config=ModelConfig(
                 context_len=engine.context_len,
                 vocab_size=engine.vocab_size,

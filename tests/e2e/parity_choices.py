@@ -325,8 +325,9 @@ def rows_for(side: str, name: str, path: str, ours: Any, theirs: Any) -> list[st
 # Recorded answers that nothing is compared with, and why.
 WITHOUT_PAIR: dict[str, str] = {
     "/server_info": "recorded cut off, and an allow-list of our own arguments is ours to choose",
-    "/metrics": "route of later work",
-    "/v1/loads": "route of later work",
+    "/metrics": "recorded cut off, before any family of a frontend",
+    "/v1/loads": "the scheduler's snapshot was not recorded; tests/unit/test_loads.py makes one"
+    " of the recorded load",
     "badmodel": "sampled at random: Python's answer belongs to frames that were not recorded",
     "aborted_run0": "Python's was recorded cut off, some of its frames not at all: the text is"
     " compared with the frames that were",

@@ -33,9 +33,12 @@ SERVED: dict[str, tuple[str, str, str]] = {
     "/get_server_info": ("-", "GET", "an allow-list"),
     "/v1/models": ("GET", "GET", ""),
     "/v1/models/{model}": ("GET", "GET", "ids with slashes, as Python"),
-    "/v1/loads": ("GET", "GET", ""),
-    "/metrics": ("GET", "GET with `--enable-metrics`", ""),
-    "/metrics/": ("-", "GET with `--enable-metrics`", "as /metrics"),
+    "/v1/loads": (
+        "GET", "GET",
+        "without SGLang's snapshot file: what the scheduler's state says, else our counts",
+    ),
+    "/metrics": ("GET", "GET with `--enable-metrics`", "GET with `--enable-metrics`, else 404"),
+    "/metrics/": ("GET", "GET with `--enable-metrics`", "as /metrics"),
     "/openapi.json": ("-", "GET", "made from our own declarations; `DISABLE_OPENAPI_DOC` hides it"),
     "/docs": ("-", "GET", "needs no internet; `DISABLE_OPENAPI_DOC` hides it"),
 }  # fmt: skip

@@ -187,6 +187,25 @@ def test_labels_of_requests(start):
     assert {dict(k[1])["model_name"] for k in samples if "model_name" in dict(k[1])} == {"tiny"}
 
 
+def test_requests_of_the_openai_routes(start):
+    labels = {**COMMON, "team": ""}
+    one = start(metrics=config(labels=labels))
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
+    with Client(one.address) as client:
+        for given in ('{"team": "x", "other": "y"}', '{"team": 1}', "no json", "[1]"):
+            answer = client.call("POST", "/v1/completions", body, x_custom_labels=given)
+            assert answer.status == 200
+        client.request("POST", "/v1/completions", {**body, "stream": True})
+        assert client.answer().status == 200
+    samples = scrape(one)
+    assert at(samples, "num_requests_total", {**COMMON, "team": "x"}, is_streaming="false") == 1
+    assert at(samples, "num_requests_total", {**COMMON, "team": ""}, is_streaming="false") == 3
+    assert at(samples, "num_requests_total", {**COMMON, "team": ""}, is_streaming="true") == 1
+    assert at(samples, "generation_tokens_histogram_sum", {**COMMON, "team": ""}) == 12
+    route = {"endpoint": "/v1/completions", "method": "POST", "status_code": "200"}
+    assert at(samples, "http_responses_total", route) == 5
+
+
 def test_structured_requests(start):
     one = start(metrics=config())
     body = {"text": "a", "sampling_params": {"max_new_tokens": 1, "regex": "a+"}}

@@ -228,7 +228,8 @@ def test_any_mix_of_rows_equals_the_model(seed):
     """Streams that come, go, pause and bring several tokens, in any order of steps."""
     rng = random.Random(seed)
     f = Frames()
-    live, last, total, intervals, firsts, ended = [], {}, 0, 0, 0, 0
+    live, kept, last = [], [], {}
+    total = intervals = firsts = ended = 0
     now = 1000 * MS
     for _ in range(300):
         now += rng.choice([1, 3, 3, 3, 7, 30]) * MS
@@ -251,9 +252,8 @@ def test_any_mix_of_rows_equals_the_model(seed):
             if finish:
                 ended += 1
                 live.remove(stream)
-        kept = rows  # keeps ids of ended streams from being used again
+        kept += rows  # ids of ended streams are not used again
         f.step(now, *rows)
-        last.update({("kept", now): kept})
     counted, summed, _ = f.histogram(f.layout.inter_token)
     assert (counted, summed) == (total, intervals)
     layout = f.layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,25 @@ class OpenAIHandlers(GenerateHandlers):
                 raise BadRequest("this route needs a tokenizer: this server has none")
             wanted, facts = decode(request.body)
             first = wanted.items[0]
+            labels = self._labels(request)
+            if labels is not None:
+                wanted.custom_labels = labels
             spec = Spec(first.group or first.rid, created=int(time.time()), **facts)
             self.submit(conn, request, close, api, tuple(spec), wanted)
         except BadRequest as error:
             self.counters.errors += 1
             body = openai_error_body(error.message, error.status)
             self._stage.answer(conn, error.status, body, http.JSON, close)
+
+    def _labels(self, request: HttpRequest) -> dict[str, str] | None:
+        """What a proxy wants the request to be counted under; unusable text is passed over."""
+        header = request.headers.get(b"x-custom-labels")
+        if header is None or self.layout is None:
+            return None
+        try:
+            labels = json.loads(header)
+        except ValueError:
+            return None
+        if type(labels) is not dict:
+            return None
+        return {name: value for name, value in labels.items() if type(value) is str}
