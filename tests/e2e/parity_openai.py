@@ -96,4 +96,20 @@ OPENAI_CHOICES += (
         "model-name", "`model` of another name", "answered", "answered", "answered",
         "as both", proof=_TEXT + "test_unknown_names_and_models_are_accepted",
     ),
+    Choice(
+        "template-names", "`--chat-template` with the name of a built-in conversation, or its JSON",
+        "-", "its own prompt format", "ends the start", "prompts come from Jinja templates only",
+        proof="tests/e2e/test_chat_start.py::test_a_template_that_is_no_good_ends_the_start",
+    ),
+    Choice(
+        "named-templates", "a model with several named chat templates", "-",
+        "the first, or `--hf-chat-template-name`",
+        "`tool_use` with tools, else `default`, else the first; or `--chat-template` NAME",
+        "as transformers", proof="tests/unit/test_chat_template.py::test_named_templates",
+    ),
+    Choice(
+        "doubled-bos", "a chat template whose text begins with two BOS", "-", "both stay", "one",
+        "no model was trained on two",
+        proof="tests/unit/test_tokenize_chat.py::test_a_conversation_has_the_templates_bos_once",
+    ),
 )  # fmt: skip

@@ -67,9 +67,16 @@ def exceeds(prompt: Prompt, limit: int) -> bool:
         return len(prompt) > limit
     if prompt[0] == TEXT:
         return len(prompt[1]) > limit
-    # Not recursive: a client decides how deep this is.
     left = limit
-    todo: list[Any] = [prompt[1], prompt[2], prompt[3]]
+    todo: list[Any] = [prompt[2], prompt[3]]
+    for message in prompt[1]:
+        if len(message) == 2 and type(message.get("content")) is str:  # nearly all of them
+            left -= len(message["content"]) + 3 * _VALUE_CHARS
+        else:
+            todo.append(message)
+    if left < 0:
+        return True
+    # Not recursive: a client decides how deep this is.
     while todo:
         value = todo.pop()
         kind = type(value)
