@@ -55,6 +55,7 @@ class Options:
     health_probe: bool = field(
         default_factory=lambda: env_flag("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", True)
     )
+    show_openapi: bool = field(default_factory=lambda: not env_flag("DISABLE_OPENAPI_DOC", False))
     warmup_timeout_s: float = field(
         default_factory=lambda: env_number("SGLANG_WARMUP_TIMEOUT", -1.0)
     )

@@ -76,6 +76,7 @@ class CoreSetup:
         self.stream_buffer_bytes = options.stream_buffer_bytes
         self.sse_keepalive_ns = int(options.sse_keepalive_s * _NS)
         self.spin_ns = int(options.spin_us * 1000)
+        self.show_openapi = options.show_openapi
         self.health_probe = options.health_probe
         self.health_timeout_ns = int(options.health_timeout_s * _NS)
         warmup = options.warmup_timeout_s if options.warmup_timeout_s > 0 else 600.0

@@ -244,3 +244,26 @@ def test_any_content_type(start):
         for kind in ("application/x-www-form-urlencoded", "text/plain", "application/json"):
             answer = client.call("POST", "/tokenize", {"prompt": "ab"}, Content_Type=kind)
             assert answer.json()["count"] == 2
+
+
+def test_api_description_and_its_page(start):
+    run = start()
+    with Client(run.address) as client:
+        answer = client.call("GET", "/openapi.json")
+        assert answer.status == 200 and answer.headers["content-type"] == "application/json"
+        api = answer.json()
+        assert api["openapi"].startswith("3.1") and "/generate" in api["paths"]
+        for path in [p for p, o in api["paths"].items() if "get" in o and "{" not in p]:
+            assert client.call("HEAD", path).status != 404, path
+        page = client.call("GET", "/docs")
+        assert page.status == 200 and page.headers["content-type"].startswith("text/html")
+        assert b"openapi.json" in page.body
+        assert "connect-src 'self'" in page.headers["content-security-policy"]
+
+
+def test_api_description_can_be_hidden(start, monkeypatch):
+    monkeypatch.setenv("DISABLE_OPENAPI_DOC", "true")
+    run = start()
+    for path in ("/openapi.json", "/docs"):
+        assert call(run.address, "GET", path).status == 404
+    assert call(run.address, "GET", "/version").status == 200

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from . import fields as F
 from .errors import BadRequest, invalid_type
+from .fields import RequestField
 from .json_body import check_finite, parse_object
 
-__all__ = ["AbortBody", "decode_abort"]
+__all__ = ["ABORT_TABLE", "AbortBody", "decode_abort"]
 
-_FIELDS = ("rid", "abort_all", "abort_message")
+ABORT_TABLE: Final[tuple[RequestField, ...]] = (
+    RequestField("rid", F.STRINGS, None, about="the request's id, or several"),
+    RequestField("abort_all", F.BOOL, False, about="end all requests"),
+    RequestField("abort_message", F.ANY, None, about="refused: the scheduler words it"),
+)
+_FIELDS: Final = tuple([field.name for field in ABORT_TABLE])
 
 
 class AbortBody(NamedTuple):

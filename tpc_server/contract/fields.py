@@ -28,13 +28,15 @@ CORE: Final = 11  # text, input_ids, rid, stream, sampling_params: decoded by ha
 OBJECT: Final = 12
 OBJECTS: Final = 13  # a list of objects
 ANY: Final = 14
+STRINGS: Final = 15  # a string or a list of strings
+IDS: Final = 16  # as IDS_LIST, without nulls
 
 
 class RequestField(NamedTuple):
     """One request field.
 
     `wire` is its position in the message to the scheduler, 0 if it has none; `nullable` says that
-    null means the default.
+    null means the default; `low` is the least number it takes.
     """
 
     name: str
@@ -43,44 +45,59 @@ class RequestField(NamedTuple):
     nullable: bool = True
     wire: int = 0
     about: str = ""
+    low: int | None = None
 
 
-def _row(name: str, kind: int, default: Any = None, about: str = "", nullable: bool = True) -> Any:
-    return RequestField(name, kind, default, nullable, GENERATE.get(name, 0), about)
+def _row(
+    name: str, kind: int, default: Any = None, about: str = "", nullable: bool = True,
+    low: int | None = None,
+) -> RequestField:  # fmt: skip
+    return RequestField(name, kind, default, nullable, GENERATE.get(name, 0), about, low)
 
+
+_SCHEDULER: Final = "for the scheduler"
+_DISAGG: Final = "of the other side, where prefill and decode are apart"
 
 REQUEST_TABLE: Final[tuple[RequestField, ...]] = (
     _row("text", CORE, None, "the prompt, or a list of prompts"),
     _row("input_ids", CORE, None, "the prompt as token ids, or a list of such prompts"),
     _row("sampling_params", CORE, None, "an object, or one object a prompt"),
-    _row("rid", CORE, None, "the request id, or one a prompt; at most 128 bytes"),
+    _row("rid", CORE, None, "the request id, or one a prompt"),
     _row("stream", CORE, False, "answer as server-sent events"),
-    _row("return_logprob", BOOL_LIST, False),
-    _row("logprob_start_len", INT_LIST, -1, "first prompt position with logprobs; -1 for none"),
-    _row("top_logprobs_num", INT_LIST, 0),
-    _row("token_ids_logprob", IDS_LIST),
-    _row("return_text_in_logprobs", BOOL, False),
-    _row("return_hidden_states", BOOL_LIST, False),
-    _row("return_prompt_token_ids", BOOL, False, nullable=False),
-    _row("session_id", STR),
+    _row("return_logprob", BOOL_LIST, False, "logprobs of the generated tokens"),
+    _row(
+        "logprob_start_len",
+        INT_LIST,
+        -1,
+        "first prompt position with logprobs; -1 for none",
+        low=-1,
+    ),
+    _row("top_logprobs_num", INT_LIST, 0, "alternatives to each token", low=0),
+    _row(
+        "token_ids_logprob", IDS_LIST, None, "ids whose logprobs are told at each position", low=0
+    ),
+    _row("return_text_in_logprobs", BOOL, False, "each logprob's token as text"),
+    _row("return_hidden_states", BOOL_LIST, False, "the server must allow it"),
+    _row("return_prompt_token_ids", BOOL, False, "the prompt's ids in the answer", nullable=False),
+    _row("session_id", STR, None, _SCHEDULER),
     _row("lora_path", STR_LIST, None, "name of a loaded LoRA adapter"),
-    _row("bootstrap_host", STR_LIST),
-    _row("bootstrap_port", INT_LIST),
-    _row("bootstrap_room", INT_LIST),
-    _row("bootstrap_pair_key", STR_LIST),
-    _row("decode_tp_size", INT_LIST),
-    _row("routed_dp_rank", INT),
+    _row("bootstrap_host", STR_LIST, None, _DISAGG),
+    _row("bootstrap_port", INT_LIST, None, _DISAGG),
+    _row("bootstrap_room", INT_LIST, None, _DISAGG),
+    _row("bootstrap_pair_key", STR_LIST, None, _DISAGG),
+    _row("decode_tp_size", INT_LIST, None, _DISAGG),
+    _row("routed_dp_rank", INT, None, "the data-parallel rank that serves it"),
     _row("data_parallel_rank", INT, None, "older name of routed_dp_rank"),
-    _row("disagg_prefill_dp_rank", INT),
-    _row("routing_key", STR),
-    _row("require_reasoning", BOOL, False),
-    _row("max_thinking_tokens", UINT),
-    _row("priority", INT),
-    _row("extra_key", STR_LIST),
-    _row("cache_salt", STR_LIST),
-    _row("kv_hints", HINTS),
-    _row("routed_experts_start_len", INT, 0, nullable=False),
-    _row("no_logs", BOOL, False),
+    _row("disagg_prefill_dp_rank", INT, None, _DISAGG),
+    _row("routing_key", STR, None, _SCHEDULER),
+    _row("require_reasoning", BOOL, False, _SCHEDULER),
+    _row("max_thinking_tokens", UINT, None, "the server must allow it"),
+    _row("priority", INT, None, "in the scheduler's queue"),
+    _row("extra_key", STR_LIST, None, "the prefix cache is shared by requests of one key only"),
+    _row("cache_salt", STR_LIST, None, "as extra_key"),
+    _row("kv_hints", HINTS, None, _SCHEDULER),
+    _row("routed_experts_start_len", INT, 0, _SCHEDULER, nullable=False),
+    _row("no_logs", BOOL, False, "the scheduler writes no line of it"),
     _row("custom_labels", LABELS, None, "labels for the request's metrics"),
     _row("log_metrics", BOOL, True, "whether the request is counted in the metrics"),
 )

@@ -20,14 +20,16 @@ __all__ = [
 ]
 
 
-def _row(name: str, kind: int, default: Any, nullable: bool, about: str) -> RequestField:
-    return RequestField(name, kind, default, nullable, 0, about)
+def _row(
+    name: str, kind: int, default: Any, nullable: bool, about: str, low: int | None = None
+) -> RequestField:
+    return RequestField(name, kind, default, nullable, 0, about, low)
 
 
 _CHAT: Final = "as in a chat request; only with messages"
 TOKENIZE_TABLE: Final[tuple[RequestField, ...]] = (
     _row("model", F.STR, "default", False, "not looked at"),
-    _row("prompt", F.STR_LIST, None, True, "the text, or a list of texts"),
+    _row("prompt", F.STRINGS, None, True, "the text, or a list of texts"),
     _row("messages", F.OBJECTS, None, True, "a conversation instead of a prompt"),
     _row("add_special_tokens", F.BOOL, True, False, "whether the model's BOS and EOS are added"),
     _row("add_generation_prompt", F.BOOL, None, True, _CHAT),
@@ -39,7 +41,7 @@ TOKENIZE_TABLE: Final[tuple[RequestField, ...]] = (
 )
 DETOKENIZE_TABLE: Final[tuple[RequestField, ...]] = (
     _row("model", F.STR, "default", False, "not looked at"),
-    _row("tokens", F.IDS_LIST, None, False, "token ids, or a list of lists of them"),
+    _row("tokens", F.IDS, None, False, "token ids, or a list of lists of them", 0),
     _row("skip_special_tokens", F.BOOL, True, False, "whether special tokens are left out"),
 )
 _TOKENIZE: Final = {field.name: field for field in TOKENIZE_TABLE}
@@ -107,7 +109,7 @@ def _check(fields: dict[str, Any], table: dict[str, RequestField]) -> None:
         elif field.kind == F.BOOL:
             if type(value) is not bool:
                 raise invalid_type(value, "a boolean", name)
-        elif field.kind == F.STR_LIST:
+        elif field.kind == F.STRINGS:
             _strings(value, name)
         elif field.kind == F.OBJECTS:
             _objects(value, name)

@@ -13,6 +13,7 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain; charset=utf-8"
+HTML: Final = b"text/html; charset=utf-8"
 
 _REASON: Final = {int(s): s.phrase.encode() for s in HTTPStatus} | {499: b"Client Closed Request"}
 _SSE: Final = (

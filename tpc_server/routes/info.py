@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import info, mesh
 from ..http1 import HttpRequest
@@ -12,6 +12,13 @@ from .base import Handlers
 if TYPE_CHECKING:
     from ..counters import Counters
     from ..stages.connections import Connection
+
+
+# The page holds its script and style, and asks this server alone.
+_OWN_ONLY: Final = (
+    b"Content-Security-Policy: default-src 'none'; connect-src 'self'; "
+    b"script-src 'unsafe-inline'; style-src 'unsafe-inline'\r\n"
+)
 
 
 class InfoHandlers(Handlers):
@@ -24,6 +31,8 @@ class InfoHandlers(Handlers):
         self._model_body = native.to_json(setup.info.model)
         self._models_body = native.to_json(setup.info.models)
         self._card_body = native.to_json(setup.info.models["data"][0])
+        self._openapi_body = b""
+        self._docs_body = b""
         server = setup.info.server
         self._version_body = native.to_json(
             {"version": server["version"], "frontend_version": server["frontend_version"]}
@@ -60,6 +69,24 @@ class InfoHandlers(Handlers):
     def version(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /version."""
         self._json(conn, request, close, self._version_body)
+
+    def openapi(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /openapi.json, made when it is first asked for."""
+        if not self._openapi_body:
+            from ..openapi.document import document
+
+            self._openapi_body = native.to_json(document(self.setup.info.server["version"]))
+        self._json(conn, request, close, self._openapi_body)
+
+    def docs(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /docs: one page, nothing of it from elsewhere."""
+        if not self._docs_body:
+            from ..openapi import docs_html
+
+            self._docs_body = docs_html()
+        self._stage.answer(
+            conn, 200, self._docs_body, http.HTML, close, request.method == b"HEAD", _OWN_ONLY
+        )
 
     def server_info(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /server_info: static facts, live counters, the scheduler's internal state."""

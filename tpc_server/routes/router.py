@@ -39,6 +39,8 @@ class Router(
         self._paths: dict[bytes, Route] = {}
         self._prefixes: list[tuple[bytes, Route]] = []
         for route in ROUTES:
+            if route.handler in ("openapi", "docs") and not setup.show_openapi:
+                continue
             path, parameter, _ = route.path.partition("{")
             if parameter:
                 self._prefixes.append((path.encode(), route))

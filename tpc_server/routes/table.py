@@ -75,6 +75,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("/ping", ("GET",), "ready", KEY, "As /ready"),
     Route("/live", ("GET",), "live", OPEN, "200 while the process answers"),
     Route("/", ("GET",), "root", KEY, "That the server runs"),
+    Route("/openapi.json", ("GET",), "openapi", KEY, "This API's description"),
+    Route("/docs", ("GET",), "docs", KEY, "A page to read it and try requests"),
     Route("/version", ("GET",), "version", KEY, "Versions of engine and frontend"),
     Route("/model_info", ("GET",), "model_info", KEY, "What the model is"),
     Route("/get_model_info", ("GET",), "model_info", KEY, "Older name of /model_info"),

@@ -1,0 +1,173 @@
+"""The OpenAPI 3.1 document of the routes. Owner: stateless."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from ..routes.table import OPEN, ROUTES, Route
+from .schema import EXAMPLES, Schema, request_types
+
+__all__ = ["document"]
+
+_TEXT: Final = {"schema": {"type": "string"}}
+_STREAM: Final = {
+    "schema": {"type": "string"}, "example": "data: {…}\n\ndata: [DONE]\n\n",
+}  # fmt: skip
+_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+
+# What a route answers that is not a plain JSON object.
+_ANSWERS: Final[dict[str, dict[str, Any]]] = {
+    "generate": {
+        "application/json": {
+            "schema": {
+                "anyOf": [
+                    {"$ref": "#/components/schemas/Generated"},
+                    {"type": "array", "items": {"$ref": "#/components/schemas/Generated"}},
+                ]
+            }
+        },
+        "text/event-stream": _STREAM,
+    },
+    "chat": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": _STREAM},
+    "completions": {
+        "application/json": {"schema": {"type": "object"}}, "text/event-stream": _STREAM,
+    },
+    "tokenize": {"application/json": {"schema": {"$ref": "#/components/schemas/Tokens"}}},
+    "detokenize": {"application/json": {"schema": {"$ref": "#/components/schemas/Texts"}}},
+    "root": {"application/json": {"schema": {"type": "string"}}},
+    "docs": {"text/html": _TEXT},
+}  # fmt: skip
+for _name in ("abort", "flush_cache", "health", "health_generate", "ready", "live", "metrics"):
+    _ANSWERS[_name] = {"text/plain": _TEXT}
+
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_COUNTS: Final = {"anyOf": [_COUNT, {"type": "array", "items": _COUNT}]}
+_IDS: Final = {"type": "array", "items": _COUNT}
+_STRING: Final = {"type": "string"}
+
+
+def _answer_types() -> dict[str, Schema]:
+    message = {"message": _STRING, "code": {"type": ["integer", "string"]}}
+    return {
+        "Generated": {
+            "type": "object",
+            "required": ["output_ids", "meta_info"],
+            "properties": {
+                "text": _STRING,
+                "output_ids": _IDS,
+                "meta_info": {
+                    "type": "object",
+                    "required": ["id", "finish_reason", "prompt_tokens", "completion_tokens"],
+                    "properties": {
+                        "id": _STRING,
+                        "finish_reason": {"type": ["object", "null"]},
+                        "prompt_tokens": _COUNT,
+                        "completion_tokens": _COUNT,
+                        "cached_tokens": _COUNT,
+                        "reasoning_tokens": _COUNT,
+                        "weight_version": _STRING,
+                        "e2e_latency": {"type": "number"},
+                    },
+                },
+                "prompt_token_ids": _IDS,
+                "index": _COUNT,
+            },
+        },
+        "Tokens": {
+            "type": "object",
+            "required": ["tokens", "count", "max_model_len"],
+            "properties": {
+                "tokens": {"anyOf": [_IDS, {"type": "array", "items": _IDS}]},
+                "count": _COUNTS,
+                "max_model_len": {"type": "integer"},
+            },
+        },
+        "Texts": {
+            "type": "object",
+            "required": ["text"],
+            "properties": {"text": {"anyOf": [_STRING, {"type": "array", "items": _STRING}]}},
+        },
+        "Error": {
+            "description": "What the native routes answer; and anything refused before its route.",
+            "type": "object",
+            "required": ["error"],
+            "properties": {
+                "error": {
+                    "anyOf": [{"type": "object", "properties": message}, _STRING]
+                }
+            },
+        },
+        "OpenAIError": {
+            "description": "What the OpenAI routes answer.",
+            "type": "object",
+            "required": ["object", "message", "type", "code"],
+            "properties": {
+                "object": {"const": "error"},
+                "type": _STRING,
+                "param": {"type": ["string", "null"]},
+                **message,
+            },
+        },
+    }  # fmt: skip
+
+
+def _operation(route: Route, method: str) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": _STRING}
+        for name in _PARAMETER.findall(route.path)
+    ]
+    for query in route.query:
+        schema: Schema = {"type": query.type}
+        if query.type in ("number", "integer"):
+            schema["minimum"] = 0
+        parameters.append(
+            {"name": query.name, "in": "query", "description": query.about, "schema": schema}
+        )
+    content = _ANSWERS.get(route.handler, {"application/json": {"schema": {"type": "object"}}})
+    error = {
+        "anyOf": [
+            {"$ref": "#/components/schemas/Error"}, {"$ref": "#/components/schemas/OpenAIError"},
+        ]
+    }  # fmt: skip
+    out: dict[str, Any] = {
+        "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', route.path)}".rstrip("_"),
+        "summary": route.summary,
+        "responses": {
+            "200": {"description": "the answer", "content": content},
+            "default": {
+                "description": "an error; probes and flushes answer one as text",
+                "content": {"application/json": {"schema": error}, "text/plain": _TEXT},
+            },
+        },
+    }
+    if parameters:
+        out["parameters"] = parameters
+    if route.access != OPEN:
+        out["security"] = [{}, {"key": []}]  # where keys are set
+    if route.body:
+        media: dict[str, Any] = {"schema": {"$ref": f"#/components/schemas/{route.body}"}}
+        if route.body in EXAMPLES:
+            media["example"] = EXAMPLES[route.body]
+        out["requestBody"] = {"required": True, "content": {"application/json": media}}
+    return out
+
+
+def document(version: str) -> dict[str, Any]:
+    """The whole document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "tpc_server",
+            "version": version,
+            "description": "SGLang's native API and the OpenAI API over one scheduler.",
+        },
+        "paths": {
+            route.path: {method.lower(): _operation(route, method) for method in route.methods}
+            for route in ROUTES
+        },
+        "components": {
+            "schemas": {**request_types(), **_answer_types()},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }

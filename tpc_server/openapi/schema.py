@@ -1,0 +1,217 @@
+"""JSON schemas of the declared request types. Owner: stateless."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..contract import fields as F
+from ..contract import sampling as S
+from ..contract.abort import ABORT_TABLE
+from ..contract.fields import REFUSED, REQUEST_TABLE, RequestField
+from ..contract.limits import MAX_RID_BYTES
+from ..contract.sampling import SAMPLING_TABLE, SamplingField
+from ..contract.texts import DETOKENIZE_TABLE, TOKENIZE_TABLE
+from ..contract.values import HUGE, I64_MAX, I64_MIN
+
+__all__ = ["EXAMPLES", "Schema", "refused", "request_field", "request_types", "sampling_field"]
+
+Schema = dict[str, Any]
+
+_BOOL: Final[Schema] = {"type": "boolean"}
+_STR: Final[Schema] = {"type": "string"}
+_NUMBER: Final[Schema] = {"type": "number"}
+_I64: Final[Schema] = {"type": "integer", "format": "int64", "minimum": I64_MIN, "maximum": I64_MAX}
+_ID: Final[Schema] = {"type": "integer", "minimum": 0}
+_NULL: Final[Schema] = {"type": "null"}
+_OBJECT: Final[Schema] = {"type": "object"}
+_SCALAR: Final[Schema] = {"type": ["null", "boolean", "number", "string"]}
+
+
+def _list(item: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": item, **more}
+
+
+def _any(*schemas: Schema) -> Schema:
+    return {"anyOf": [*schemas]}
+
+
+def _nullable(schema: Schema) -> Schema:
+    """Null too."""
+    if not schema:
+        return schema
+    if isinstance(schema.get("type"), str) and "enum" not in schema:
+        return {**schema, "type": [schema["type"], "null"]}
+    if "anyOf" in schema:
+        return {"anyOf": [*schema["anyOf"], _NULL]}
+    return _any(schema, _NULL)
+
+
+_ACTION: Final[Schema] = {
+    "type": "object",
+    "required": ["action_id", "action_type", "action_version"],
+    "properties": {"action_id": _STR, "action_type": _STR, "action_version": _STR, "payload": {}},
+}
+_HINTS: Final[Schema] = {
+    "type": "object",
+    "required": ["protocol_version", "message_id"],
+    "properties": {"protocol_version": _STR, "message_id": _STR, "actions": _list(_ACTION)},
+}
+_PARAMS: Final[Schema] = {"$ref": "#/components/schemas/SamplingParams"}
+_IDS: Final = _list(_ID, minItems=1)
+_RID: Final[Schema] = {"type": "string", "maxLength": MAX_RID_BYTES}
+
+# Fields that are decoded by hand.
+_CORE: Final[dict[str, Schema]] = {
+    "text": _any({**_STR, "minLength": 1}, _list({**_STR, "minLength": 1}, minItems=1)),
+    "input_ids": _any(_IDS, _list(_IDS, minItems=1)),
+    "sampling_params": _any(_PARAMS, _list(_nullable(_PARAMS))),
+    "rid": _any(_RID, _list(_RID)),
+    "stream": _BOOL,
+}
+_KINDS: Final[dict[int, Schema]] = {
+    F.BOOL: _BOOL,
+    F.INT: _I64,
+    F.UINT: {"type": "integer", "format": "int64", "minimum": 0, "maximum": I64_MAX},
+    F.STR: _STR,
+    F.STR_LIST: _any(_STR, _list(_nullable(_STR))),
+    F.LABELS: {"type": "object", "additionalProperties": _STR},
+    F.HINTS: _any(_HINTS, _list(_nullable(_HINTS))),
+    F.STRINGS: _any(_STR, _list(_STR)),
+    F.OBJECT: _OBJECT,
+    F.OBJECTS: _list(_OBJECT),
+    F.ANY: {},
+}
+
+
+def _described(schema: Schema, default: Any, about: str) -> Schema:
+    out = dict(schema)
+    if default is not None:
+        out["default"] = default
+    if about:
+        out["description"] = about
+    return out
+
+
+def _at_least(low: int | None) -> Schema:
+    return _I64 if low is None else {**_I64, "minimum": low}
+
+
+def request_field(row: RequestField) -> Schema:
+    """The schema of one row of a request table."""
+    if row.kind == F.CORE:
+        schema = _CORE[row.name]
+    elif row.kind == F.BOOL_LIST or row.kind == F.INT_LIST:
+        one = _BOOL if row.kind == F.BOOL_LIST else _at_least(row.low)
+        # Entries may be null where nothing is asked for by default.
+        schema = _any(one, _list(one if row.default is not None else _nullable(one)))
+    elif row.kind == F.IDS_LIST or row.kind == F.IDS:
+        ids = _list(_at_least(row.low))
+        schema = _any(ids, _list(ids if row.kind == F.IDS else _nullable(ids)))
+    else:
+        schema = _KINDS[row.kind]
+    return _described(_nullable(schema) if row.nullable else schema, row.default, row.about)
+
+
+_STRINGS: Final = _any({**_STR, "minLength": 1}, _list({**_STR, "minLength": 1}, maxItems=32))
+_PATTERN: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": S.MAX_REGEX_BYTES}
+_SAMPLING_KINDS: Final[dict[int, Schema]] = {
+    S.BOOL: _BOOL,
+    S.STR: _STR,
+    S.STRINGS: _STRINGS,
+    S.INTS: _list(_I64),
+    S.BIAS: {
+        "type": "object",
+        "patternProperties": {"^[0-9]{1,20}$": _NUMBER},
+        "additionalProperties": False,
+    },
+    S.CUSTOM: {
+        "type": "object",
+        "additionalProperties": _any(
+            _SCALAR, _list(_SCALAR), {"type": "object", "additionalProperties": _SCALAR}
+        ),
+    },
+    S.WATERMARK: {
+        "type": "object",
+        "required": ["enabled"],
+        "properties": {"enabled": {"const": False}, "key": {}, "context_window": {}},
+        "additionalProperties": False,
+    },
+    S.CHOICE: _list(_STR, maxItems=0),
+}
+
+
+def sampling_field(row: SamplingField, default: Any = ...) -> Schema:
+    """The schema of one sampling parameter; another route may have another default."""
+    shown = row.default if default is ... else default
+    if row.name == "top_k":
+        schema: Schema = {**_I64, "minimum": -1}  # 0 is taken where temperature is 0
+        shown = -1 if default is ... else default
+    elif row.name == "stop_regex":
+        schema = _any(_PATTERN, _list(_PATTERN, maxItems=S.MAX_STOPS))
+    elif row.kind == S.INT:
+        schema = {**_I64, "minimum": row.low, "maximum": row.high}
+    elif row.kind == S.FLOAT:
+        schema = dict(_NUMBER)
+        if 0 < row.low < 1e-300:  # an open bound
+            schema["exclusiveMinimum"] = 0
+        else:
+            schema["minimum"] = row.low
+        if row.high < HUGE:
+            schema["maximum"] = row.high
+    else:
+        schema = _SAMPLING_KINDS[row.kind]
+    return _described(_nullable(schema), shown, row.about)
+
+
+def _object(table: tuple[RequestField, ...], required: tuple[str, ...] = ()) -> Schema:
+    out: Schema = {
+        "type": "object",
+        "properties": {row.name: request_field(row) for row in table},
+    }
+    if required:
+        out["required"] = list(required)
+    return out
+
+
+def _generate() -> Schema:
+    out = _object(REQUEST_TABLE)
+    out["description"] = "Either `text` or `input_ids`."
+    for name, why in REFUSED.items():
+        out["properties"][name] = refused(why)
+    return out
+
+
+def refused(why: str) -> Schema:
+    """A known field that is refused whenever it asks for something."""
+    return {"deprecated": True, "description": f"refused: {why}"}
+
+
+def _sampling() -> Schema:
+    return {
+        "type": "object",
+        "properties": {row.name: sampling_field(row) for row in SAMPLING_TABLE},
+        "additionalProperties": False,
+    }
+
+
+def request_types() -> dict[str, Schema]:
+    """Every request type by name."""
+    return {
+        "GenerateRequest": _generate(),
+        "SamplingParams": _sampling(),
+        "AbortRequest": _object(ABORT_TABLE),
+        "TokenizeRequest": _object(TOKENIZE_TABLE),
+        "DetokenizeRequest": _object(DETOKENIZE_TABLE, ("tokens",)),
+    }
+
+
+# A body of each type to try.
+EXAMPLES: Final[dict[str, Any]] = {
+    "GenerateRequest": {
+        "text": "The capital of France is",
+        "sampling_params": {"temperature": 0, "max_new_tokens": 16},
+    },
+    "AbortRequest": {"rid": "a request's id"},
+    "TokenizeRequest": {"prompt": "Hello world"},
+    "DetokenizeRequest": {"tokens": [1, 2, 3]},
+}
