@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 
 import pytest
 
+from tests import tiny_tokenizer
 from tests.e2e.test_lifecycle import until
 from tests.e2e.test_placements import placed
 from tests.http_client import Client, call
@@ -267,3 +269,21 @@ def test_api_description_can_be_hidden(start, monkeypatch):
     for path in ("/openapi.json", "/docs"):
         assert call(run.address, "GET", path).status == 404
     assert call(run.address, "GET", "/version").status == 200
+
+
+def test_invocations_are_chat_requests(start, tmp_path):
+    folder = tiny_tokenizer.write(tmp_path / "chat-model")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"})
+    )
+    run = start(model_path=str(folder))
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 4}
+    for stream in (False, True):
+        bodies = []
+        for path in ("/invocations", "/v1/chat/completions"):
+            answer = call(run.address, "POST", path, {**body, "rid": "r", "stream": stream})
+            assert answer.status == 200
+            bodies.append(re.sub(rb'"created":\d+', b"", answer.body))
+        assert bodies[0] == bodies[1]
+    answer = call(run.address, "POST", "/invocations", {})
+    assert answer.status == 400 and answer.json()["object"] == "error"

@@ -12,11 +12,14 @@ import pytest
 from tests.contract_corpus import BAD, GOOD
 from tests.json_schema import parts, valid
 from tpc_server.contract.abort import decode_abort
+from tpc_server.contract.chat import ChatDecoder
+from tpc_server.contract.completion import CompletionDecoder
 from tpc_server.contract.errors import BadRequest
 from tpc_server.contract.fields import REFUSED, REQUEST_TABLE
 from tpc_server.contract.generate import GenerateDecoder
 from tpc_server.contract.json_body import parse_object
 from tpc_server.contract.limits import Limits
+from tpc_server.contract.openai import OpenAIFacts
 from tpc_server.contract.sampling import SAMPLING_NAMES, SAMPLING_TABLE
 from tpc_server.contract.texts import decode_detokenize, decode_tokenize
 from tpc_server.openapi import docs_html
@@ -122,8 +125,9 @@ def taken(decode: Any, body: Any) -> str:
 
 # What depends on something beside the field itself.
 OTHERS = re.compile(
-    "batch|single|top_k must|vocabulary|context|unsupported|not supported|loaded|strict|keys in|length|"
-    r"min_new_tokens must|leaves no room|generations|\[0, 1000\]|duplicate|HEALTH|missing field",
+    "batch|single|top_k must|vocabulary|context|unsupported|not supported|loaded|strict|keys in|"
+    r"length|at most|copies|needs logprobs|tools cannot|in \[0, max_tokens|min_new_tokens must|"
+    r"leaves no room|generations|\[0, 1000\]|duplicate|HEALTH|missing field",
     re.I,
 )
 
@@ -159,6 +163,29 @@ def test_sampling_fields(name: str) -> None:
     compare(
         name, lambda probe: {"text": "a", "sampling_params": {name: probe}}, schema, DECODER.decode
     )
+
+
+FACTS = OpenAIFacts("tiny", has_chat_template=True)
+OPENAI = {
+    "ChatCompletionRequest": (
+        ChatDecoder(LIMITS, DECODER, FACTS),
+        {"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 5},
+    ),
+    "CompletionRequest": (CompletionDecoder(LIMITS, DECODER, FACTS), {"prompt": "a"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [(n, row) for n, (d, _) in OPENAI.items() for row in d.TABLE],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_openai_fields(name: str, row: Any) -> None:
+    decoder, base = OPENAI[name]
+    compare(
+        row.name, lambda probe: {**base, row.name: probe}, TYPES[name]["properties"][row.name],
+        decoder.decode,
+    )  # fmt: skip
 
 
 def test_small_types() -> None:

@@ -33,7 +33,8 @@ REQUEST: Final = 2
 class OpenAIField(NamedTuple):
     """One request field; `goes` and `target` say where its value goes, `default` what null means.
 
-    `schema` describes a field that is decoded by hand, for the API's description.
+    `schema` describes a field that is decoded by hand, or says more of a native one, for the API's
+    description.
     """
 
     name: str
@@ -45,8 +46,11 @@ class OpenAIField(NamedTuple):
     schema: dict[str, Any] | None = None
 
 
-def _sampling(name: str, kind: int, default: Any, target: str = "", about: str = "") -> OpenAIField:
-    return OpenAIField(name, kind, default, SAMPLING, target or name, about)
+def _sampling(
+    name: str, kind: int, default: Any, target: str = "", about: str = "",
+    schema: dict[str, Any] | None = None,
+) -> OpenAIField:  # fmt: skip
+    return OpenAIField(name, kind, default, SAMPLING, target or name, about, schema)
 
 
 def _request(name: str, about: str = "") -> OpenAIField:
@@ -56,8 +60,35 @@ def _request(name: str, about: str = "") -> OpenAIField:
 _MEDIA: Final = "this server handles text only"
 _COLUMN: Final = "the scheduler boundary has no column for it"
 _STRING: Final = {"type": "string"}
-_TEXT_OR_LIST: Final = {"oneOf": [_STRING, {"type": "array", "items": _STRING}]}
-_IDS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_TEXT: Final = {"type": "string", "minLength": 1}
+_TEXTS: Final = {"type": "array", "items": _TEXT, "minItems": 1}
+_IDS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_PROMPTS: Final = {"type": "array", "items": _IDS, "minItems": 1}
+
+_COUNT: Final = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+_FUNCTION: Final = {
+    "type": "object",
+    "required": ["function"],
+    "properties": {
+        "function": {"type": "object", "required": ["name"], "properties": {"name": _STRING}},
+    },
+}
+_TOOL: Final = {
+    "type": "object",
+    "required": ["function"],
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string", "minLength": 1},
+                "description": {"type": ["string", "null"]},
+                "parameters": {"type": ["object", "null"]},
+            },
+        },
+    },
+}
 
 _COMMON: Final = (
     OpenAIField("model", OWN, None, about="name, or name:adapter for a LoRA adapter",
@@ -92,7 +123,16 @@ _COMMON: Final = (
     ),
     OpenAIField(
         "response_format", OWN, None, about="text, json_object, json_schema or structural_tag",
-        schema={"type": "object", "properties": {"type": _STRING}},
+        schema={
+            "type": "object", "required": ["type"],
+            "properties": {
+                "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
+                "json_schema": {
+                    "type": "object", "required": ["schema"],
+                    "properties": {"name": _STRING, "schema": {"type": "object"}},
+                },
+            },
+        },
     ),
     OpenAIField(
         "return_hidden_states", OWN, False, about='true, or "last"',
@@ -127,22 +167,21 @@ _COMMON: Final = (
 COMPLETION_TABLE: Final = (
     OpenAIField(
         "prompt", OWN, None, about="text, token ids, or a list of either",
-        schema={"oneOf": [*_TEXT_OR_LIST["oneOf"], _IDS, {"type": "array", "items": _IDS}]},
+        schema={"oneOf": [_TEXT, _TEXTS, _IDS, _PROMPTS]},
     ),
     *_COMMON,
-    _sampling("max_tokens", INT, 16, "max_new_tokens"),
+    _sampling("max_tokens", INT, 16, "max_new_tokens", schema={"minimum": 1}),
     _sampling("temperature", FLOAT, 1.0),
     _sampling("top_p", FLOAT, 1.0),
     _sampling("top_k", INT, -1),
     _sampling("min_p", FLOAT, 0.0),
     _sampling("repetition_penalty", FLOAT, 1.0),
     _sampling("json_schema", STR, None, about="the answer is JSON of this schema (as text)"),
-    OpenAIField("logprobs", OWN, None, about="alternatives to each token",
-                schema={"type": "integer", "minimum": 0}),
+    OpenAIField("logprobs", OWN, None, about="alternatives to each token", schema=_COUNT),
     OpenAIField("echo", OWN, False, about="the prompt in front of the answer",
                 schema={"type": "boolean"}),
     OpenAIField("suffix", REFUSED, about="no model here fills in the middle"),
-    OpenAIField("best_of", OWN, None, about="1, or the same as n", schema={"type": "integer"}),
+    OpenAIField("best_of", OWN, None, about="1, or the same as n", schema=_COUNT),
 )  # fmt: skip
 
 CHAT_TABLE: Final = (
@@ -172,15 +211,18 @@ CHAT_TABLE: Final = (
     _sampling("min_p", FLOAT, None),
     _sampling("repetition_penalty", FLOAT, None),
     OpenAIField("logprobs", OWN, False, schema={"type": "boolean"}),
-    OpenAIField("top_logprobs", OWN, None, schema={"type": "integer", "minimum": 0},
+    OpenAIField("top_logprobs", OWN, None, schema=_COUNT,
                 about="alternatives to each token; needs logprobs"),
     OpenAIField("tools", OWN, None, about="functions the model may call",
-                schema={"type": "array", "items": {"type": "object"}}),
+                schema={"type": "array", "items": _TOOL}),
     OpenAIField("tool_choice", OWN, None, about="none, auto, required, or one function",
-                schema={"oneOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]}),
+                schema={"oneOf": [{"enum": ["none", "auto", "required"]}, _FUNCTION]}),
     OpenAIField("parallel_tool_calls", OWN, True, schema={"type": "boolean"}),
     OpenAIField("reasoning_effort", OWN, None, about="given to the chat template",
-                schema={"oneOf": [_STRING, {"type": "number"}]}),
+                schema={"oneOf": [
+                    {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]},
+                    {"type": "number", "minimum": 0, "maximum": 0.99},
+                ]}),
     OpenAIField("reasoning", OWN, None, schema={"type": "object"},
                 about="{effort, enabled}: another form of reasoning_effort"),
     OpenAIField("separate_reasoning", OWN, True, schema={"type": "boolean"},

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..contract import fields as F
+from ..contract import openai_fields as O
 from ..contract import sampling as S
 from ..contract.abort import ABORT_TABLE
 from ..contract.fields import REFUSED, REQUEST_TABLE, RequestField
 from ..contract.limits import MAX_RID_BYTES
+from ..contract.openai_fields import CHAT_TABLE, COMPLETION_TABLE, OpenAIField
 from ..contract.sampling import SAMPLING_TABLE, SamplingField
 from ..contract.texts import DETOKENIZE_TABLE, TOKENIZE_TABLE
 from ..contract.values import HUGE, I64_MAX, I64_MIN
@@ -41,8 +43,9 @@ def _nullable(schema: Schema) -> Schema:
         return schema
     if isinstance(schema.get("type"), str) and "enum" not in schema:
         return {**schema, "type": [schema["type"], "null"]}
-    if "anyOf" in schema:
-        return {"anyOf": [*schema["anyOf"], _NULL]}
+    for word in ("anyOf", "oneOf"):
+        if word in schema and _NULL not in schema[word]:
+            return {**schema, word: [*schema[word], _NULL]}
     return _any(schema, _NULL)
 
 
@@ -186,6 +189,39 @@ def refused(why: str) -> Schema:
     return {"deprecated": True, "description": f"refused: {why}"}
 
 
+_REQUIRED: Final = ("messages", "prompt")
+_NATIVE: Final = {row.name: row for row in REQUEST_TABLE}
+_SAMPLING: Final = {row.name: row for row in SAMPLING_TABLE}
+
+
+def openai_field(row: OpenAIField) -> Schema:
+    """The schema of one row of an OpenAI table: often the native field's with another default."""
+    if row.kind == O.REFUSED or (row.goes == O.REQUEST and row.target in REFUSED):
+        return refused(row.about or REFUSED[row.target])
+    if row.kind == O.IGNORED:
+        return {"description": row.about or "taken, and of no effect"}
+    if row.goes == O.SAMPLING:
+        native = _SAMPLING[row.target]
+        schema = sampling_field(native._replace(about=row.about or native.about), row.default)
+        return {**schema, **(row.schema or {})}
+    if row.goes == O.REQUEST:
+        field = _NATIVE[row.target]
+        about = row.about or field.about
+        return request_field(field._replace(about=about, nullable=True))
+    schema = row.schema or {}
+    if row.name not in _REQUIRED:
+        schema = _nullable(schema)
+    return _described(schema, row.default, row.about)
+
+
+def _openai(table: tuple[OpenAIField, ...], required: str) -> Schema:
+    return {
+        "type": "object",
+        "properties": {row.name: openai_field(row) for row in table},
+        "required": [required],
+    }
+
+
 def _sampling() -> Schema:
     return {
         "type": "object",
@@ -199,6 +235,8 @@ def request_types() -> dict[str, Schema]:
     return {
         "GenerateRequest": _generate(),
         "SamplingParams": _sampling(),
+        "ChatCompletionRequest": _openai(CHAT_TABLE, "messages"),
+        "CompletionRequest": _openai(COMPLETION_TABLE, "prompt"),
         "AbortRequest": _object(ABORT_TABLE),
         "TokenizeRequest": _object(TOKENIZE_TABLE),
         "DetokenizeRequest": _object(DETOKENIZE_TABLE, ("tokens",)),
@@ -211,6 +249,11 @@ EXAMPLES: Final[dict[str, Any]] = {
         "text": "The capital of France is",
         "sampling_params": {"temperature": 0, "max_new_tokens": 16},
     },
+    "ChatCompletionRequest": {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "max_completion_tokens": 32,
+    },
+    "CompletionRequest": {"prompt": "The capital of France is", "max_tokens": 16},
     "AbortRequest": {"rid": "a request's id"},
     "TokenizeRequest": {"prompt": "Hello world"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},

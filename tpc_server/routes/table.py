@@ -100,6 +100,10 @@ ROUTES: Final[tuple[Route, ...]] = (
             Query("format", "string", "json or prometheus"),
         ),
     ),
+    Route(
+        "/invocations", ("POST",), "chat", KEY,
+        "As /v1/chat/completions, by SageMaker's name", "ChatCompletionRequest",
+    ),
     Route("/v1/models", ("GET",), "models", KEY, "The models served"),
     Route("/v1/models/{model}", ("GET",), "model", KEY, "One model served"),
 )  # fmt: skip
