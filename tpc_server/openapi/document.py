@@ -112,6 +112,11 @@ def _answer_types() -> dict[str, Schema]:
     }  # fmt: skip
 
 
+def _operation_id(method: str, path: str) -> str:
+    words = "/as_folder" if path.endswith("/") and len(path) > 1 else ""
+    return re.sub(r"[^a-z0-9]+", "_", f"{method.lower()}{path}{words}").strip("_")
+
+
 def _operation(route: Route, method: str) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": _STRING}
@@ -131,7 +136,7 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
         ]
     }  # fmt: skip
     out: dict[str, Any] = {
-        "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', route.path)}".rstrip("_"),
+        "operationId": _operation_id(method, route.path),
         "summary": route.summary,
         "responses": {
             "200": {"description": "the answer", "content": content},
