@@ -20,6 +20,7 @@ from tpc_server.contract.generate import GenerateDecoder
 from tpc_server.contract.json_body import parse_object
 from tpc_server.contract.limits import Limits
 from tpc_server.contract.openai import OpenAIFacts
+from tpc_server.contract.parse import decode_parse, decode_separate
 from tpc_server.contract.sampling import SAMPLING_NAMES, SAMPLING_TABLE
 from tpc_server.contract.texts import decode_detokenize, decode_tokenize
 from tpc_server.openapi import docs_html
@@ -195,6 +196,9 @@ def test_small_types() -> None:
          lambda body: decode_tokenize(parse_object(body), LIMITS)),
         ("DetokenizeRequest", {"tokens": [1]},
          lambda body: decode_detokenize(body, LIMITS, 1000)),
+        ("ParseRequest", EXAMPLES["ParseRequest"], lambda body: decode_parse(body, FACTS)),
+        ("SeparateRequest", EXAMPLES["SeparateRequest"],
+         lambda body: decode_separate(body, FACTS)),
     ):  # fmt: skip
         for field, schema in TYPES[name]["properties"].items():
             if field in ("abort_message",) or "only with messages" in schema["description"]:

@@ -73,7 +73,7 @@ _FUNCTION: Final = {
         "function": {"type": "object", "required": ["name"], "properties": {"name": _STRING}},
     },
 }
-_TOOL: Final = {
+TOOL: Final = {
     "type": "object",
     "required": ["function"],
     "properties": {
@@ -214,7 +214,7 @@ CHAT_TABLE: Final = (
     OpenAIField("top_logprobs", OWN, None, schema=_COUNT,
                 about="alternatives to each token; needs logprobs"),
     OpenAIField("tools", OWN, None, about="functions the model may call",
-                schema={"type": "array", "items": _TOOL}),
+                schema={"type": "array", "items": TOOL}),
     OpenAIField("tool_choice", OWN, None, about="none, auto, required, or one function",
                 schema={"oneOf": [{"enum": ["none", "auto", "required"]}, _FUNCTION]}),
     OpenAIField("parallel_tool_calls", OWN, True, schema={"type": "boolean"}),

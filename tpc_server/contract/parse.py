@@ -30,7 +30,7 @@ PARSE_TABLE: Final[tuple[RequestField, ...]] = (
 SEPARATE_TABLE: Final[tuple[RequestField, ...]] = (
     _row("text", F.STR, None, False, "what a model wrote"),
     _row("reasoning_parser", F.STR, None, True, "a parser's name; the server's own by default"),
-    _row("return_blocks", F.BOOL, False, False, "whether the parts are listed too"),
+    _row("return_blocks", F.BOOL, False, True, "whether the parts are listed too"),
 )
 
 #: (the text, the parser's name, names of functions or whether blocks are wanted)

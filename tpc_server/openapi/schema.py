@@ -11,6 +11,7 @@ from ..contract.abort import ABORT_TABLE
 from ..contract.fields import REFUSED, REQUEST_TABLE, RequestField
 from ..contract.limits import MAX_RID_BYTES
 from ..contract.openai_fields import CHAT_TABLE, COMPLETION_TABLE, OpenAIField
+from ..contract.parse import PARSE_TABLE, SEPARATE_TABLE
 from ..contract.sampling import SAMPLING_TABLE, SamplingField
 from ..contract.texts import DETOKENIZE_TABLE, TOKENIZE_TABLE
 from ..contract.values import HUGE, I64_MAX, I64_MIN
@@ -103,6 +104,8 @@ def request_field(row: RequestField) -> Schema:
     """The schema of one row of a request table."""
     if row.kind == F.CORE:
         schema = _CORE[row.name]
+    elif row.name == "tools":
+        schema = _list(O.TOOL)
     elif row.kind == F.BOOL_LIST or row.kind == F.INT_LIST:
         one = _BOOL if row.kind == F.BOOL_LIST else _at_least(row.low)
         # Entries may be null where nothing is asked for by default.
@@ -240,6 +243,8 @@ def request_types() -> dict[str, Schema]:
         "AbortRequest": _object(ABORT_TABLE),
         "TokenizeRequest": _object(TOKENIZE_TABLE),
         "DetokenizeRequest": _object(DETOKENIZE_TABLE, ("tokens",)),
+        "ParseRequest": _object(PARSE_TABLE, ("text",)),
+        "SeparateRequest": _object(SEPARATE_TABLE, ("text",)),
     }
 
 
@@ -257,4 +262,13 @@ EXAMPLES: Final[dict[str, Any]] = {
     "AbortRequest": {"rid": "a request's id"},
     "TokenizeRequest": {"prompt": "Hello world"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},
+    "ParseRequest": {
+        "text": '{"name": "now", "arguments": {}}',
+        "tools": [{"type": "function", "function": {"name": "now"}}],
+        "tool_call_parser": "json",
+    },
+    "SeparateRequest": {
+        "text": "<think>Paris.</think>It is Paris.",
+        "reasoning_parser": "deepseek-r1",
+    },
 }
