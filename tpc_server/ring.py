@@ -11,6 +11,7 @@ and x86-64 keeps both orders. tests/interleave runs this very code over every sc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 
 from tpc_server.ring_format import (
     FLAGGED,
@@ -48,7 +49,7 @@ class Producer:
 
     __slots__ = (
         "_base", "_buf", "_cap", "_cap_records", "_closed", "_closing", "_halves", "_head",
-        "_head_at", "_limit", "_mask", "_parked", "_parked_kind", "_parked_left",
+        "_head_at", "_header", "_limit", "_mask", "_most_whole", "_parked", "_parked_kind", "_parked_left",
         "_peer_closed", "_sent", "_sent_limit", "_tail_at", "_words",
     )  # fmt: skip
 
@@ -60,11 +61,13 @@ class Producer:
         self._words: Words = mapping.words
         self._halves: Words = mapping.halves
         self._buf = mapping.buf
+        self._header = Struct("<II").pack  # its own: a shared one is fought over
         self._head_at = offset >> 3
         self._tail_at = (offset + LINE_BYTES) >> 3
         self._base = offset + RING_HEADER_BYTES
         self._cap = capacity
         self._mask = capacity - 1
+        self._most_whole = min(JOIN_BYTES, capacity // 2 - 15)  # bytes of a record that is joined
         self._cap_records = cap_records
         self._head = 0
         self._sent = 0
@@ -87,48 +90,24 @@ class Producer:
         or a part that is not contiguous; the ring is then as before.
         """
         size = key_size = len(key)
-        body: Part | None
-        if len(parts) == 1:
-            body = parts[0]
-            size += len(body) if type(body) is bytes else nbytes(body)
-        else:
-            for part in parts:
-                size += len(part) if type(part) is bytes else nbytes(part)
-            # A slice store costs more than a join of few bytes, a join of many copies twice.
-            body = b"".join(parts) if size <= JOIN_BYTES else None
+        for part in parts:
+            size += len(part) if type(part) is bytes else nbytes(part)
         if kind >> 8 or key_size > MAX_KEY_BYTES:
             raise ValueError(f"kind {kind} or key of {key_size} bytes does not fit a header")
-        step = (size + 15) & -8
-        cap = self._cap
-        if step + step > cap:
-            return self._push_large(kind, key, parts, size)
+        if size > self._most_whole:
+            return self._push_parts(kind, key, parts, size)
+        # A slice store costs more than a join of few bytes.
+        data = b"".join((self._header(size, kind << 16 | key_size), key, *parts))
         head = self._head
         at = head & self._mask
-        room = cap - at
-        end = head + step if step <= room else head + room + step
-        if (end > self._limit or self._sent >= self._sent_limit) and not self._refresh(end):
-            return False
-        halves = self._halves
-        buf = self._buf
+        end = head + (size + 15 & -8)
+        if end > self._limit or self._sent >= self._sent_limit or at + size + 8 > self._cap:
+            end = self._make_room(end - head)
+            if not end:
+                return False
+            at = end - (size + 15 & -8) & self._mask
         at += self._base
-        if step > room:
-            halves[at >> 2] = room - 8
-            halves[(at >> 2) + 1] = PAD
-            at = self._base
-        halves[at >> 2] = size
-        halves[(at >> 2) + 1] = kind << 16 | key_size
-        at += 8
-        end_at = at + size
-        if key_size:
-            buf[at : at + key_size] = key
-            at += key_size
-        if body is None:
-            for part in parts:
-                size = nbytes(part)
-                buf[at : at + size] = part
-                at += size
-        elif at != end_at:
-            buf[at:end_at] = body
+        self._buf[at : at + size + 8] = data
         self._sent += 1
         self._head = end
         self._words[self._head_at] = end
@@ -192,6 +171,45 @@ class Producer:
             return False
         self._sent_limit = words[self._tail_at + 1] + self._cap_records
         return end <= self._limit and self._sent < self._sent_limit
+
+    def _make_room(self, step: int) -> int:
+        """Where a record of `step` bytes ends if it may be written now, or 0.
+
+        What is left of the data before its end is filled with a pad when it does not fit there;
+        the record that follows publishes it.
+        """
+        head = self._head
+        at = head & self._mask
+        room = self._cap - at
+        end = head + step if step <= room else head + room + step
+        if (end > self._limit or self._sent >= self._sent_limit) and not self._refresh(end):
+            return 0
+        if step > room:
+            at += self._base
+            self._halves[at >> 2] = room - 8
+            self._halves[(at >> 2) + 1] = PAD
+        return end
+
+    def _push_parts(self, kind: int, key: bytes, parts: Sequence[Part], size: int) -> bool:
+        """A record whose parts are stored one by one: a join of many bytes copies twice."""
+        step = (size + 15) & -8
+        if step + step > self._cap:
+            return self._push_large(kind, key, parts, size)
+        views = [byte_view(part) for part in parts]  # what cannot be copied must raise here
+        end = self._make_room(step)
+        if not end:
+            return False
+        at = (end - step & self._mask) + self._base
+        start = self._header(size, kind << 16 | len(key)) + key
+        self._buf[at : at + len(start)] = start
+        at += len(start)
+        for view in views:
+            self._buf[at : at + view.nbytes] = view
+            at += view.nbytes
+        self._sent += 1
+        self._head = end
+        self._words[self._head_at] = end
+        return True
 
     def _push_large(self, kind: int, key: bytes, parts: Sequence[Part], size: int) -> bool:
         if len(key) * 4 > self._cap:

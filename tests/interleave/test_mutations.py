@@ -77,8 +77,10 @@ def test_a_missing_barrier_is_found(build, end, lazy):
         build(**without_barrier(end)).explore(MOST_STATES, lazy)
 
 
-PUBLISH_HEAD = "        self._words[self._head_at] = end\n"
-WRITE_HEADER = "        halves[at >> 2] = size\n        halves[(at >> 2) + 1] = kind"
+PUBLISH_HEAD = (
+    "        self._sent += 1\n        self._head = end\n        self._words[self._head_at] = end\n"
+)
+WRITE_RECORD = "        self._buf[at : at + size + 8] = data\n"
 PUBLISH_TAIL = "        self._words[self._tail_at] = tail | self._shut\n"
 READ_RECORDS = "        for _ in range(max_records):\n            if pos >= end:\n"
 
@@ -86,7 +88,7 @@ SWAPPED: dict[str, tuple[Callable[..., World], Any, list[tuple[str, str]]]] = {
     "head before the record": (
         polled,
         ring,
-        [(PUBLISH_HEAD, ""), (WRITE_HEADER, PUBLISH_HEAD + WRITE_HEADER)],
+        [(WRITE_RECORD + PUBLISH_HEAD, PUBLISH_HEAD + WRITE_RECORD)],
     ),
     "tail before the copy": (
         wrapped,
