@@ -15,7 +15,7 @@ from .metrics.recorder import Recorder
 from .reactor import IN, Reactor
 from .routes.router import Router
 from .stages.accept import Loads
-from .stages.base import LocalPort, Outbox, Port, RemotePort, Stage
+from .stages.base import DirectPort, LocalPort, Outbox, Port, RemotePort, Stage
 from .stages.detok import DetokStage
 from .stages.egress import EgressStage, RemoteWriter, gone_writer
 from .stages.ingress import KEY_BITS, IngressStage
@@ -97,7 +97,9 @@ class StageSet:
             egress_core = route(plan, "egress", c)
             self._egress_ports[c] = None if egress_core == index else ports[egress_core]
         if self.tokenize is not None:
-            self.tokenize.connect({c: self._port("detok", c) for c in plan.stage_cores("detok")})
+            self.tokenize.connect(
+                {c: self._port("detok", c, self.detok) for c in plan.stage_cores("detok")}
+            )
         if self.ingress is not None:
             self._connect_ingress(link, ends)
         self.polled: list[Stage] = [
@@ -111,7 +113,7 @@ class StageSet:
         egress_core = route(plan, "egress", index)
         stage.egress_stage = self.egress if egress_core == index else None
         stage.egress_port = self._port("egress", egress_core)
-        stage.detok_port = self._port("detok", route(plan, "detok", index))
+        stage.detok_port = self._port("detok", route(plan, "detok", index), self.detok)
         ingress_cores = plan.stage_cores("ingress")
         at = {c: link.counters_at(c) + CONNECTIONS for c in ingress_cores}
         stage.acceptor.loads = Loads(ends.words, at, index)
@@ -119,14 +121,17 @@ class StageSet:
         tok_core = route(plan, "tokenize", index)
         stage.router.connect(
             stage, self._port("tokenize", tok_core), tok_core, route(plan, "detok", index),
-            [self._port("detok", c) for c in plan.stage_cores("detok")],
+            [self._port("detok", c, self.detok) for c in plan.stage_cores("detok")],
         )  # fmt: skip
 
     # -- ports -----------------------------------------------------------------------
 
-    def _port(self, stage: str, core: int) -> Port:
+    def _port(self, stage: str, core: int, direct: Any = None) -> Port:
+        """`direct`: the stage, should it be this core's, may be called by who sends."""
         if core == self.index:
             inbox = self._inboxes.get(stage)
+            if direct is not None and inbox is not None:
+                return DirectPort(inbox, direct.on_message)
             return LocalPort(inbox if inbox is not None else deque())
         return self._ports[core]
 

@@ -49,8 +49,8 @@ class Producer:
 
     __slots__ = (
         "_base", "_buf", "_cap", "_cap_records", "_closed", "_closing", "_halves", "_head",
-        "_head_at", "_header", "_limit", "_mask", "_most_whole", "_parked", "_parked_kind", "_parked_left",
-        "_peer_closed", "_sent", "_sent_limit", "_tail_at", "_words",
+        "_head_at", "_header", "_limit", "_mask", "_most_whole", "_parked", "_parked_kind",
+        "_parked_left", "_peer_closed", "_sent", "_sent_limit", "_tail_at", "_words",
     )  # fmt: skip
 
     def __init__(self, memory: Memory, offset: int, capacity: int, cap_records: int) -> None:

@@ -62,7 +62,7 @@ class DetokStage(StepLoop):
         inbox = self.inbox
         done = 0
         while inbox and done < budget:
-            self._on_message(inbox.popleft())
+            self.on_message(inbox.popleft())
             done += 1
         if inbox:
             return done
@@ -127,7 +127,7 @@ class DetokStage(StepLoop):
     def poll_messages(self) -> None:
         """All messages that wait, whatever their number."""
         while self.inbox:
-            self._on_message(self.inbox.popleft())
+            self.on_message(self.inbox.popleft())
 
     def ingress_lost(self, core: int) -> None:
         """An ingress core closed all its connections."""
@@ -153,7 +153,8 @@ class DetokStage(StepLoop):
 
     # -- messages --------------------------------------------------------------------
 
-    def _on_message(self, message: frame.Message) -> None:
+    def on_message(self, message: frame.Message) -> None:
+        """One message; of a stage of this core perhaps at once (see `base.DirectPort`)."""
         kind = message[0]
         if kind == frame.D_OPEN:
             self._open(message)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
@@ -41,6 +43,7 @@ _Call = list[bool] | None
 _Job = tuple[int, tuple[Any, ...], _Call]  # detok core, job, call
 
 _SLICE: Final = 32  # encodes a turn
+_SMALL: Final = 4096  # bytes of a request that are joined: cheaper than to handle its parts
 _CONTROL: Final = -1
 MOST_BYTES: Final = 64 << 20  # that wait for the ring; more only of calls taken before
 FULL: Final = "the scheduler's queue is full; try again later"
@@ -58,7 +61,7 @@ class TokenizeStage:
     ) -> None:  # fmt: skip
         self.inbox: deque[frame.Message] = deque()
         self._core = core
-        self._outbox = outbox
+        self._unsent = outbox.spill
         self.setup = setup
         self.counters = counters
         self._jobs: deque[_Job] = deque()
@@ -66,6 +69,7 @@ class TokenizeStage:
         self._aborts = aborts
         self._detok: dict[int, Port] = {}
         self._pack = codec.make_packer()
+        self._head = Struct(wire.USUAL_HEAD).pack
         self._encoder = Encoder(setup.tokenizer_json) if setup.tokenizer_json else None
         self._prompts: PromptEncoder | None = None
         if self._encoder is not None:
@@ -80,12 +84,14 @@ class TokenizeStage:
         self._stops_len = 0
         # Of these detok was told; they follow once it can read that and the ring has room.
         # (detok core or _CONTROL, wire rid, parts, bytes)
-        self._ready: deque[tuple[int, str, list[Any], int]] = deque()
+        self._ready: deque[tuple[int, str, Sequence[Any], int]] = deque()
         self._ready_bytes = 0
         self._stuck = False  # the ring had no room for the first of them
         # Jobs of this stage that the scheduler does not have yet, by wire rid.
         self._waiting: dict[str, _Job] = {}
         self._cancelled: set[str] = set()
+        self._at_hand: _Job | None = None  # the one that is being sent, or failed
+        self._room = _SLICE  # jobs that may still start in this turn
         self._calls: dict[str, int] = {}  # detok core, by wire rid, of what the helper does
         self.helper_hook: Any = None  # registers the helper's descriptor with the reactor
 
@@ -99,34 +105,44 @@ class TokenizeStage:
         """Messages, then a slice of the queued jobs."""
         inbox = self.inbox
         done = 0
+        self._room = _SLICE
         while inbox and done < budget:
-            message = inbox.popleft()
+            self._on_message(inbox.popleft())
             done += 1
-            kind = message[0]
-            if kind == frame.T_JOB:
-                jobs = message[2]
-                call = [False] if len(jobs) > 1 else None
-                for job in jobs:
-                    self._jobs.append((message[1], job, call))
-                    self._waiting[job[0]] = self._jobs[-1]
-            elif kind == frame.T_ABORT:
-                self._abort(message[1])
-            elif kind == frame.T_CONTROL:
-                self._control(message[1], message[2])
-            elif kind == frame.T_TEXTS:
-                self._texts(*message[1:])
-            elif kind == frame.T_FORGET:
-                self._forget(message[1])
-            elif kind == frame.T_PARSE:
-                self._parse(*message[1:])
         if self._ready:
             done += self._post_ready()
         queue = self._jobs
-        for _ in range(min(_SLICE, len(queue))):
+        while queue and self._room > 0:
             core, job, call = queue.popleft()
-            self._start(core, job, call)
+            if job[0] in self._cancelled:
+                self._room -= 1
+                self._drop(core, job[0])
+            else:
+                self._start(core, job, call)
             done += 1
         return done
+
+    def _on_message(self, message: frame.Message) -> None:
+        kind = message[0]
+        if kind == frame.T_JOB:
+            _, core, jobs = message
+            if len(jobs) == 1 and self._room > 0 and not self._jobs:
+                self._start(core, jobs[0], None)
+                return
+            call = [False] if len(jobs) > 1 else None
+            for job in jobs:
+                self._jobs.append((core, job, call))
+                self._waiting[job[0]] = self._jobs[-1]
+        elif kind == frame.T_ABORT:
+            self._abort(message[1])
+        elif kind == frame.T_CONTROL:
+            self._control(message[1], message[2])
+        elif kind == frame.T_TEXTS:
+            self._texts(*message[1:])
+        elif kind == frame.T_FORGET:
+            self._forget(message[1])
+        elif kind == frame.T_PARSE:
+            self._parse(*message[1:])
 
     def pure_poll(self) -> bool:
         """Whether messages or jobs wait."""
@@ -142,7 +158,7 @@ class TokenizeStage:
     @property
     def _held(self) -> bool:
         """Whether detok may not be able to read of them yet, or a long request is half sent."""
-        return bool(self._outbox) or self._to_scheduler.backlog
+        return bool(self._unsent) or self._to_scheduler.backlog
 
     def on_tick(self, now_ns: int) -> None:
         """Nothing here depends on the clock."""
@@ -155,10 +171,9 @@ class TokenizeStage:
     # -- jobs ------------------------------------------------------------------------
 
     def _start(self, core: int, job: tuple[Any, ...], call: _Call) -> None:
-        rid, prompt, ids = job[:3]
-        if rid in self._cancelled:
-            self._drop(core, rid)
-            return
+        self._at_hand = (core, job, call)
+        self._room -= 1
+        rid, prompt, ids, _wanted, _logprob_ids, _want_ids = job
         if ids is None:
             prompts = self._prompts
             if prompts is None:
@@ -220,48 +235,60 @@ class TokenizeStage:
     def _send(self, core: int, job: tuple[Any, ...], call: _Call, ids: Any) -> None:
         rid, _prompt, _ids, wanted, logprob_ids, want_ids = job
         sampling = wanted[SAMPLING]
-        data = ids if isinstance(ids, bytes) else array("q", ids)
-        count = len(data) // 8 if isinstance(data, bytes) else len(data)
+        data = ids if type(ids) is bytes else array("q", ids).tobytes()
+        count = len(data) >> 3
         try:
             kept = check_lengths(count, sampling, self._limits)
         except BadRequest as error:
             self._fail(core, rid, error.status, error.message)
             return
         if kept < count:
-            data = data[: kept * 8] if isinstance(data, bytes) else data[:kept]
+            data = data[: kept * 8]
             count = kept
-        stops = sampling[STOP_STRS]
-        if stops:
-            if stops != self._stops_counted:  # the samples and items of one request share theirs
-                encoder = self._encoder
-                self._stops_len = (
-                    count_stop_tokens(encoder.tokenizer, stops)
-                    if encoder is not None
-                    else max(len(s.encode()) for s in stops)
-                )
-                self._stops_counted = stops
-            sampling[STOP_STR_MAX_LEN] = self._stops_len
+        if sampling[STOP_STRS]:
+            sampling[STOP_STR_MAX_LEN] = self._stop_tokens(sampling[STOP_STRS])
         wanted[RID] = rid
-        buffers: list[tuple[str, int, Any]] = [("input_ids", wire.INT64, data)]
-        if logprob_ids is not None:
-            buffers.append(("token_ids_logprob", wire.INT64, array("q", logprob_ids)))
         header = self._pack(wanted)
         prompt_ids = ids_of(data) if want_ids else None
-        last: list[int] = []
-        if self._needs_context:
-            tail = 8 * CONTEXT_IDS if isinstance(data, bytes) else CONTEXT_IDS
-            last = ids_of(data[-tail:])
+        last = ids_of(data[-8 * CONTEXT_IDS :]) if self._needs_context else []
         # Before the request itself: its first frame must not overtake this.
         self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids, last, self._core))
-        parts = wire.request_parts(header, buffers)
-        if not (self._ready or self._held) and self._post(rid, parts):
-            self._waiting.pop(rid, None)
+        parts: Sequence[Any]
+        if logprob_ids is None:
+            size = len(header)
+            head = self._head(size, 1, 9, wire.INT64, len(data), b"input_ids")
+            parts = (head, header, wire.PADS[-(size + wire.USUAL_BYTES) & 7], data)
+            if size + len(data) < _SMALL:
+                parts = (b"".join(parts),)
         else:
+            parts = wire.request_parts(
+                header,
+                [
+                    ("input_ids", wire.INT64, data),
+                    ("token_ids_logprob", wire.INT64, array("q", logprob_ids)),
+                ],
+            )
+        if self._ready or self._unsent or not self._post(rid, parts):
             self._wait(core, rid, parts, call)
+        elif self._waiting:
+            self._waiting.pop(rid, None)
         if call is not None:
             call[0] = True
+        self._at_hand = None
 
-    def _wait(self, core: int, rid: str, parts: list[Any], call: _Call) -> None:
+    def _stop_tokens(self, stops: list[str]) -> int:
+        """Tokens of the longest; the samples and items of one request share their stops."""
+        if stops != self._stops_counted:
+            encoder = self._encoder
+            self._stops_len = (
+                count_stop_tokens(encoder.tokenizer, stops)
+                if encoder is not None
+                else max(len(s.encode()) for s in stops)
+            )
+            self._stops_counted = stops
+        return self._stops_len
+
+    def _wait(self, core: int, rid: str, parts: Sequence[Any], call: _Call) -> None:
         """A request that cannot go now follows when it can; 503 where too much waits already.
 
         What belongs to a call of which a part was taken is never refused: it could not come again
@@ -272,6 +299,7 @@ class TokenizeStage:
         ):
             self._fail(core, rid, 503, FULL)
             return
+        self._waiting[rid] = (core, (rid,), call)
         size = sum([memoryview(part).nbytes for part in parts])
         self._ready.append((core, rid, parts, size))
         self._ready_bytes += size
@@ -295,7 +323,7 @@ class TokenizeStage:
             done += 1
         return done
 
-    def _post(self, rid: str, parts: list[Any]) -> bool:
+    def _post(self, rid: str, parts: Sequence[Any]) -> bool:
         return self._to_scheduler.post(wire.REQUEST, rid.encode(), parts)
 
     def _fail(self, core: int, rid: str, status: int, message: str) -> None:
@@ -385,7 +413,8 @@ class TokenizeStage:
 
     def bury(self, message: str) -> None:
         """A dying core: every job that was not sent fails."""
-        for core, job, _ in list(self._waiting.values()):
+        at_hand = [] if self._at_hand is None else [self._at_hand]
+        for core, job, _ in [*at_hand, *self._waiting.values()]:
             self._detok[core].send((frame.D_FAIL, job[0], 503, message))
         for rid, at in self._calls.items():
             self._detok[at].send((frame.D_FAIL, rid, 503, message))
@@ -416,6 +445,6 @@ def _refusal(error: Exception) -> str:
     return f"the text could not be tokenized: {error}"
 
 
-def ids_of(data: bytes | array[int]) -> list[int]:
-    """Ids out of int64 bytes or an array."""
-    return (array("q", data) if isinstance(data, bytes) else data).tolist()
+def ids_of(data: bytes) -> list[int]:
+    """Ids out of int64 bytes."""
+    return array("q", data).tolist()
