@@ -6,6 +6,8 @@ import json
 import socket
 from typing import Any
 
+from tests import stream_rules
+
 
 class Answer:
     """One response."""
@@ -19,9 +21,12 @@ class Answer:
         """The body as JSON; NaN and infinity are errors."""
         return json.loads(self.body, parse_constant=_refuse)
 
-    def events(self) -> list[Any]:
-        """The body's SSE data: JSON values, and the string [DONE]."""
-        return [parse_event(part) for part in self.body.split(b"\n\n") if part.startswith(b"data:")]
+    def events(self, cumulative: bool | None = None) -> list[Any]:
+        """The body's SSE data: JSON values, and the string [DONE]; checked by `stream_rules`."""
+        parts = self.body.split(b"\n\n")
+        found = [parse_event(part) for part in parts if part.startswith(b"data:")]
+        stream_rules.check(found, cumulative)
+        return found
 
 
 def _refuse(name: str) -> Any:
