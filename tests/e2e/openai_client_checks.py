@@ -1,7 +1,7 @@
 """What the official client must be able to do with us. Owner: the client's own environment.
 
-Run by test_openai_client.py as a program: `openai_client_checks.py URL` prints one JSON object, name
-of a check -> "" or what went wrong. The server says what stands between `SAY<` and `>` in the
+Run by test_openai_client.py as a program: `openai_client_checks.py URL` prints one JSON object,
+name of a check -> "" or what went wrong. The server says what stands between `SAY<` and `>` in the
 last message (or prompt).
 """
 
