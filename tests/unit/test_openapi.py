@@ -128,7 +128,7 @@ def taken(decode: Any, body: Any) -> str:
 OTHERS = re.compile(
     "batch|single|top_k must|vocabulary|context|unsupported|not supported|loaded|strict|keys in|"
     r"length|at most|copies|needs logprobs|tools cannot|in \[0, max_tokens|min_new_tokens must|"
-    r"leaves no room|generations|\[0, 1000\]|duplicate|HEALTH|missing field",
+    r"leaves no room|generations|\[0, 1000\]|duplicate|HEALTH|missing field|is not known",
     re.I,
 )
 
