@@ -46,6 +46,12 @@ PARSER_CHOICES: tuple[Choice, ...] = (
         proof=_THINK + "test_no_reasoning",
     ),
     Choice(
+        "starts-inside", "whether an answer starts inside reasoning", "-",
+        "by the template's wording, or the parser's name", "what the end of the prompt says",
+        "a model without reasoning is not all reasoning",
+        proof="tests/e2e/test_chat_tools.py::test_the_template_says_where_the_answer_starts",
+    ),
+    Choice(
         "call-in-reasoning", "a call in reasoning that is closed later", "-",
         "ends the reasoning while streaming, does not in the whole text", "does not",
         "a model may think about a call; that it forgot to close is known at the end",

@@ -168,3 +168,26 @@ def test_a_call_cut_by_the_length(start, model):  # noqa: F811
     ).events()  # fmt: skip
     _, _, calls, finish = gathered(events)
     assert finish == "length" and len(calls) <= 1
+
+
+def test_the_template_says_where_the_answer_starts(start, model):  # noqa: F811
+    """Inside reasoning only where the prompt's end opens it, or the request's own beginning."""
+    run = start(model_path=model, script=say("Four."), reasoning_parser="qwen3")
+    (choice,) = ask(run).json()["choices"]
+    assert choice["message"]["content"] == "Four."
+    begun = [*HI, {"role": "assistant", "content": "<think>2+2 is"}]
+    (choice,) = ask(run, begun, continue_final_message=True).json()["choices"]
+    assert choice["message"]["reasoning_content"] == "Four."
+
+    opening = TEMPLATE + "<think>{% if enable_thinking is false %}</think>{% endif %}"
+    run = start(model_path=model, script=say("2+2</think>Four."), reasoning_parser="qwen3",
+                chat_template=opening)  # fmt: skip
+    for fields in ({}, {"reasoning_effort": "high"}):
+        (choice,) = ask(run, **fields).json()["choices"]
+        assert choice["message"]["reasoning_content"] == "2+2"
+        assert choice["message"]["content"] == "Four."
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    for fields in ({"reasoning_effort": "none"}, off):
+        (choice,) = ask(run, **fields).json()["choices"]
+        assert choice["message"]["reasoning_content"] is None
+        assert choice["message"]["content"] == "2+2</think>Four."

@@ -6,6 +6,9 @@ import pytest
 
 from tests.parser_helpers import events, parse
 from tpc_server.parsers.base import REASONING_PARSERS, make_parser, thinks
+from tpc_server.parsers.formats import CLOSED, NEITHER, OPEN
+from tpc_server.text.chat_source import ChatSource
+from tpc_server.text.chat_thinking import prompt_opens
 
 BOTH = [("reasoning", "why\n"), ("content", "\n\nbecause")]
 
@@ -110,20 +113,56 @@ def test_reasoning_then_calls():
 
 
 @pytest.mark.parametrize(
-    "name, given, prompt, inside",
+    ("name", "given", "inside"),
     (
-        ("deepseek-r1", {"enable_thinking": False}, None, True),
-        ("qwen3", None, None, True),
-        ("qwen3", {"enable_thinking": False}, None, False),
-        ("qwen3", {"enable_thinking": False}, "<think>\n\n</think>\n\n", False),
-        ("qwen3", None, "<|im_start|>assistant\n<think>\n", True),
-        ("qwen3", None, "<|im_start|>assistant\n", False),
-        ("kimi_k2", {"thinking": False}, None, False),
-        ("deepseek-v3", None, None, False),
-        ("deepseek-v3", {"thinking": True}, None, True),
-        ("mimo", {"enable_thinking": True}, None, True),
-        ("think", {"enable_thinking": True}, None, False),
+        ("deepseek-r1", {"enable_thinking": False}, True),
+        ("qwen3", None, True),
+        ("qwen3", {"enable_thinking": False}, False),
+        ("kimi_k2", {"thinking": False}, False),
+        ("deepseek-v3", None, False),
+        ("deepseek-v3", {"thinking": True}, True),
+        ("mimo", {"enable_thinking": True}, True),
+        ("think", {"enable_thinking": True}, False),
     ),
 )
-def test_who_starts_inside(name, given, prompt, inside):
-    assert thinks(name, given, prompt) is inside
+def test_families_start_inside(name, given, inside):
+    assert thinks(name, given) == (inside, inside)
+
+
+HEAD = "{{ messages[-1].content }}<|im_start|>assistant\n"
+THINKING_2507 = HEAD + "<think>\n"
+OFF = "{% if enable_thinking is defined and enable_thinking is false %}"
+QWEN3 = HEAD + OFF + "<think>\n\n</think>\n\n{% endif %}"
+QWEN35 = QWEN3.replace("{% endif %}", "{% else %}<think>\n{% endif %}")
+DEEPSEEK = HEAD + "{% if thinking %}<think>{% else %}</think>{% endif %}"
+FAILS = "{{ raise_exception('no') }}"
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "opens", "given", "expected"),
+    (
+        ("qwen3", THINKING_2507, (OPEN, OPEN, OPEN), {"enable_thinking": False}, (True, True)),
+        ("qwen3", QWEN3, (NEITHER, NEITHER, CLOSED), {}, (False, True)),
+        ("qwen3", QWEN3, (NEITHER, NEITHER, CLOSED), {"enable_thinking": False}, (False, False)),
+        ("qwen3", QWEN35, (OPEN, OPEN, CLOSED), {}, (True, True)),
+        ("qwen3", QWEN35, (OPEN, OPEN, CLOSED), {"enable_thinking": False}, (False, False)),
+        ("qwen3", HEAD, (NEITHER,) * 3, {}, (False, True)),
+        ("qwen3", FAILS, (NEITHER,) * 3, {}, (False, True)),
+        ("deepseek-v3", DEEPSEEK, (CLOSED, OPEN, CLOSED), {}, (False, False)),
+        ("deepseek-v3", DEEPSEEK, (CLOSED, OPEN, CLOSED), {"thinking": True}, (True, True)),
+        ("qwen3", DEEPSEEK, (CLOSED, OPEN, CLOSED), {"thinking": True}, (True, True)),
+        ("deepseek-r1", HEAD, (NEITHER,) * 3, {}, (True, True)),
+        ("deepseek-r1", DEEPSEEK, (CLOSED, OPEN, CLOSED), {}, (False, False)),
+    ),
+)
+def test_the_template_says_who_starts_inside(name, template, opens, given, expected):
+    assert prompt_opens(ChatSource({"default": template}, {}), name) == opens
+    assert thinks(name, given, opens) == expected
+
+
+def test_an_answer_that_is_continued():
+    for opens in (None, (NEITHER,) * 3, (OPEN,) * 3):
+        assert thinks("qwen3", {}, opens, "<think>\nOkay")[0]
+        assert not thinks("qwen3", {}, opens, "<think>\nOkay</think>\n\nIt")[0]
+        assert thinks("deepseek-r1", {}, opens, "<think>\nOkay")[0]
+    assert thinks("qwen3", {}, (OPEN,) * 3, "Okay") == (True, True)

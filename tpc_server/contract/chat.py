@@ -176,8 +176,10 @@ class ChatDecoder(OpenAIDecoder):
         if reasoning is not None:
             from ..parsers.formats import thinks
 
-            inside = thinks(reasoning, {**facts.template_kwargs, **kwargs})
-            if inside:
+            opens = facts.opens if own.get("input_ids") is None else None
+            known = {**facts.template_kwargs, **kwargs}
+            inside, may = thinks(reasoning, known, opens, _continued(own))
+            if may:
                 request["require_reasoning"] = True
             options = {"stream_reasoning": not one_piece, "force_reasoning": inside}
             if not separate:
@@ -225,6 +227,15 @@ class ChatDecoder(OpenAIDecoder):
             raise BadRequest(str(error)) from None
         sampling["json_schema"] = schema
         return "json"
+
+
+def _continued(own: dict[str, Any]) -> str:
+    """The beginning of the answer, where the request has it."""
+    last = own["messages"][-1]
+    if not own.get("continue_final_message") or last.get("role") != "assistant":
+        return ""
+    content = last.get("content")
+    return content if type(content) is str else ""
 
 
 def _effort(own: dict[str, Any]) -> tuple[Any, bool]:

@@ -41,6 +41,7 @@ class OpenAIFacts(NamedTuple):
     template_kwargs: dict[str, Any] = {}  # noqa: RUF012  # under each request's own
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    opens: tuple[int, int, int] | None = None  # see `text.chat_thinking.prompt_opens`
 
 
 class OpenAICall(NamedTuple):

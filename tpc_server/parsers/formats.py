@@ -7,7 +7,7 @@ Python 3.9, as the command line that lists them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 
@@ -77,19 +77,41 @@ TOOL_PARSERS: Final[Mapping[str, ToolFormat]] = {
 }
 
 
-def thinks(name: str, template_kwargs: Mapping[str, Any] | None, prompt: str | None = None) -> bool:
-    """Whether the output starts inside reasoning, without an opening tag: `force_reasoning`.
+#: The template arguments that switch reasoning on and off.
+SWITCHES: Final = ("enable_thinking", "thinking")
+# What the end of a prompt does with the block of reasoning.
+NEITHER: Final = 0
+OPEN: Final = 1
+CLOSED: Final = 2
 
-    The end of the rendered prompt knows best: it may open the block, or close it. Without it the
-    switch among the template's arguments decides, as SGLang's table of families does.
+
+def thinks(
+    name: str, template_kwargs: Mapping[str, Any] | None = None,
+    opens: Sequence[int] | None = None, continued: str = "",
+) -> tuple[bool, bool]:  # fmt: skip
+    """(whether the output starts inside reasoning, whether the model may reason at all).
+
+    `opens` is what the template does when no switch is given, when it is on, and off; without it
+    the family decides, as in SGLang's table. `continued` is the beginning of the answer, where the
+    request has it.
     """
     form = REASONING_PARSERS[name]
-    if form.always:
-        return True
-    if prompt is not None:
-        return prompt.rstrip().endswith(form.open)
-    given = (template_kwargs or {}).get(form.switch) if form.switch else False
-    return given is not False if form.default_on else given is True
+    given = template_kwargs or {}
+    wanted = given.get(form.switch) if form.switch else None
+    may = form.always or (wanted is not False if form.default_on else wanted is True)
+    inside = may
+    if opens is not None:
+        switch = next((given[key] for key in SWITCHES if given.get(key) is not None), None)
+        state = opens[0 if switch is None else 1 if switch else 2]
+        if state == NEITHER:
+            inside = form.always  # the others say it themselves
+        else:
+            inside = may = state == OPEN
+    if form.close in continued:
+        inside = False
+    elif form.open in continued:
+        inside = may = True
+    return inside, may
 
 
 def check_names(reasoning: str | None, tools: str | None) -> None:

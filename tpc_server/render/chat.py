@@ -150,6 +150,7 @@ def _joined(events: list[Any]) -> tuple[str, str, list[dict[str, Any]]]:
     content: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
+    arguments: list[list[str]] = []  # by index; joined once, there may be a fragment a token
     for event in events:
         kind = event[0]
         if kind == "content":
@@ -160,11 +161,12 @@ def _joined(events: list[Any]) -> tuple[str, str, list[dict[str, Any]]]:
             calls.append(
                 {
                     "id": event[2], "index": event[1], "type": "function",
-                    "function": {"name": event[3], "arguments": event[4]},
+                    "function": {"name": event[3], "arguments": ""},
                 }
             )  # fmt: skip
+            arguments.append([event[4]])
         else:
-            for call in calls:
-                if call["index"] == event[1]:
-                    call["function"]["arguments"] += event[2]
+            arguments[event[1]].append(event[2])
+    for call, pieces in zip(calls, arguments, strict=True):
+        call["function"]["arguments"] = "".join(pieces)
     return "".join(content), "".join(reasoning), calls
