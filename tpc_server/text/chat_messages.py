@@ -75,7 +75,7 @@ def _content(parts: list[Any], role: Any, k: int, content_format: str) -> Any:
                 raise ChatTemplateError(f"messages[{k}].content[{i}].text is not a string")
             texts.append(said)
             kept.append({"type": "text", "text": said})
-        elif kind in _MEDIA:
+        elif type(kind) is str and kind in _MEDIA:
             raise ChatTemplateError(
                 f"messages[{k}].content[{i}]: {_MEDIA[kind]} input is not supported by this server"
             )
