@@ -78,12 +78,13 @@ class CallParser:
     __slots__ = (
         "_arguments", "_array", "_arrived", "_channel", "_close", "_complete", "_escaped",
         "_events", "_form", "_held", "_index", "_key", "_last", "_mode", "_name", "_names",
-        "_parallel", "_part", "_partial", "_pieces", "_quoted", "_stack", "_state", "_word",
-        "called",
+        "_parallel", "_part", "_partial", "_pieces", "_quoted", "_sign", "_stack", "_state",
+        "_word", "called",
     )  # fmt: skip
 
     def __init__(self, form: ToolFormat, names: Iterable[str], parallel: bool) -> None:
         self._form = form
+        self._sign = form.begin[:1]  # no marker without it
         self._names = frozenset(names) - {""}
         self._parallel = parallel
         self._state = _START if form.bare else _SCAN
@@ -119,6 +120,12 @@ class CallParser:
         if self._partial:
             text = self._partial + text
             self._partial = ""
+        elif self._state == _SCAN and not self._held:
+            # The usual step of an answer: nothing in it could belong to a call.
+            sign = self._sign
+            if not sign or (sign not in text and not text[-1].isspace()):
+                self._last = False
+                return [("content", text)]
         at, size = 0, len(text)
         while at < size:
             at = _STEPS[self._state](self, text, at)
