@@ -190,6 +190,8 @@ class StageSet:
     def stop(self, message: str) -> None:
         """End what is left with an error, for good."""
         self.drain()
+        if self.ingress is not None:
+            self.ingress.router.refuse_bodies(message)
         if self.detok is not None:
             self.detok.refusal = message
             self.detok.fail_all(message)
@@ -201,6 +203,8 @@ class StageSet:
         if self.egress is not None and self.egress.busy:
             return True
         if self.tokenize is not None and self.tokenize.busy:
+            return True
+        if self.ingress is not None and self.ingress.router.beside:
             return True
         return any(s.pure_poll() for s in self.polled)
 

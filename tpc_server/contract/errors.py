@@ -10,6 +10,7 @@ from typing import Any, Final
 
 __all__ = [
     "BadRequest",
+    "TooMuchHere",
     "bad_value",
     "invalid_type",
     "native_error_body",
@@ -25,6 +26,10 @@ class BadRequest(Exception):
         super().__init__(message)
         self.message = message
         self.status = status
+
+
+class TooMuchHere(Exception):
+    """So many generations that a core hands the body on rather than decode it itself."""
 
 
 def native_error_body(message: str, status: int = 400) -> bytes:

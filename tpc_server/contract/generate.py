@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..boundary.messages import GENERATE, SAMPLING, generate_template
 from .batch import expand, to_ids
-from .errors import BadRequest, invalid_type
+from .errors import BadRequest, TooMuchHere, invalid_type
 from .fields import CORE, REFUSED, REQUEST_TABLE, RequestField
 from .json_body import check_finite, parse_object
 from .limits import MAX_RID_BYTES, Limits, check_ids, check_ids_fit, fit_text
@@ -52,7 +52,7 @@ class Item:
 
     rid                what the client sees, in `meta_info.id` and for aborts
     group              the rid the client gave the whole, or None: an abort of it ends this too
-    text, input_ids    the prompt; exactly one is not None
+    text, input_ids    the prompt; exactly one is not None; ids may be packed as int64
     token_ids_logprob  for the buffer beside the message, or None
     wire               the message with rid, stop_str_max_len and input_ids still to be filled
     plan               for rendering: see `tpc_server.render.plan`
@@ -65,7 +65,7 @@ class Item:
         rid: str,
         group: str | None,
         text: str | None,
-        input_ids: list[int] | None,
+        input_ids: list[int] | bytes | None,
         token_ids_logprob: list[int] | None,
         wire: list[Any],
         plan: tuple[Any, ...],
@@ -112,10 +112,14 @@ class GenerateRequest:
 
 
 class GenerateDecoder:
-    """Decodes /generate bodies by one server's limits. Build one per core, on that core."""
+    """Decodes /generate bodies by one server's limits. Build one per core, on that core.
 
-    def __init__(self, limits: Limits) -> None:
+    A body that asks for more than `most` generations raises TooMuchHere.
+    """
+
+    def __init__(self, limits: Limits, most: int = 1 << 30) -> None:
         self._limits = limits
+        self._most = most
         self._no_tokenizer = limits.skip_tokenizer_init
         self._sampling = SamplingDecoder(limits)
         self._template = generate_template()
@@ -202,6 +206,8 @@ class GenerateDecoder:
         prompts = self._prompts(text, ids)
         is_text = text is not None
         single = (type(text) is str) if is_text else (bool(ids) and type(ids[0]) is not list)
+        if type(params) is list and len(params) > self._most:
+            raise TooMuchHere
         samplings = self._samplings(params, single, len(prompts))
         n = samplings[0][_N]
         if any([sampling[_N] != n for sampling in samplings]):
@@ -213,6 +219,8 @@ class GenerateDecoder:
             raise BadRequest(
                 f"the request asks for {total} generations, over the limit of {limits.max_batch}"
             )
+        if total > self._most:
+            raise TooMuchHere
         if n > 1:
             size = sum([len(prompt) for prompt in prompts]) * (4 if is_text else 8)
             if size * (n - 1) > limits.max_clone_bytes:

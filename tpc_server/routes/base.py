@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..stages.ingress import IngressStage
 
 _CONTROL_TIMEOUT_NS: Final = 2_000_000_000
+MOST_HERE: Final = 256  # generations of one body, decoded in a core's own turn
 PROBE_PLAN: Final = (True, True, False, False, False, False, False, 0, False, False)
 
 
@@ -36,7 +37,7 @@ class Handlers:
         self._link = link
         self._most_held = link.stage_cap
         self._words = words
-        self._decoder = GenerateDecoder(setup.limits)
+        self._decoder = GenerateDecoder(setup.limits, MOST_HERE)
         self._pack = codec.make_packer()
         # Unique for this start of this core, so that the scheduler never sees a rid twice.
         self._prefix = f"{core:02x}{generation & 0xFF:02x}{os.urandom(2).hex()}"

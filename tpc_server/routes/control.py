@@ -10,7 +10,7 @@ from .. import frame
 from ..contract.abort import decode_abort
 from ..contract.errors import BadRequest
 from ..http1 import HttpRequest
-from .base import Handlers
+from .beside import BesideHandlers
 
 if TYPE_CHECKING:
     from ..stages.connections import Connection
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _NS: Final = 1_000_000_000
 
 
-class ControlHandlers(Handlers):
+class ControlHandlers(BesideHandlers):
     """Aborts, and emptying the cache."""
 
     def abort(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /abort_request: on whichever core the request is."""
-        wanted = decode_abort(request.body)
+        wanted = self.read(request, decode_abort)
         rids = None if wanted.abort_all else wanted.rids
         if rids is None or rids:
             for port in self._detok_ports:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
 from ..boundary.messages import GENERATE, SAMPLING
 from ..contract.errors import BadRequest
-from ..contract.generate import GenerateRequest
+from ..contract.generate import GenerateDecoder, GenerateRequest
 from ..http1 import HttpRequest
 from ..render.plan import PROMPT_IDS
 from ..stages import stream as records
-from .base import Handlers
+from .beside import BesideHandlers
 
 if TYPE_CHECKING:
     from ..contract.generate import Item
@@ -25,12 +26,16 @@ _GRAMMARS: Final = tuple(
 )
 
 
-class GenerateHandlers(Handlers):
+class GenerateHandlers(BesideHandlers):
     """The native route."""
 
     def generate(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST, PUT /generate."""
-        self.submit(conn, request, close, records.NATIVE, "", self._decoder.decode(request.body))
+        wanted = self.read(request, self._decoder.decode, self._fresh)
+        self.submit(conn, request, close, records.NATIVE, "", wanted)
+
+    def _fresh(self) -> Callable[[bytes], GenerateRequest]:
+        return GenerateDecoder(self.setup.limits).decode
 
     def submit(
         self, conn: Connection, request: HttpRequest, close: bool, api: int, about: Any,

@@ -9,14 +9,14 @@ from ..http1 import HttpRequest
 from ..loads import LoadReader, parse_query
 from ..metrics.exposition import CONTENT_TYPE
 from ..metrics.scrape import ScrapeThread
-from .base import Handlers
+from .beside import BesideHandlers
 
 if TYPE_CHECKING:
     from ..counters import Counters
     from ..stages.connections import Connection
 
 
-class MetricsHandlers(Handlers):
+class MetricsHandlers(BesideHandlers):
     """Pages are made by a helper thread; loads are read from the scheduler's snapshot."""
 
     def __init__(
@@ -25,7 +25,6 @@ class MetricsHandlers(Handlers):
         super().__init__(core, setup, counters, link, words, generation)
         self._scraper: ScrapeThread | None = None
         self._scrapes: dict[int, tuple[bool, bool]] = {}  # by connection: close, head only
-        self.helper_hook: Any = None  # registers a helper's descriptor with the reactor
         self._loads = LoadReader(setup.loads) if setup.loads.path else None
 
     def metrics(self, conn: Connection, request: HttpRequest, close: bool) -> None:
@@ -74,6 +73,7 @@ class MetricsHandlers(Handlers):
 
     def end_helpers(self) -> None:
         """A core that ends or is rebuilt."""
+        super().end_helpers()
         if self._scraper is not None:
             self._scraper.close()
             self._scraper = None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..contract.chat import ChatDecoder
 from ..contract.completion import CompletionDecoder
 from ..contract.errors import BadRequest, openai_error_body
+from ..contract.generate import GenerateDecoder
 from ..contract.openai import OpenAICall
 from ..http1 import HttpRequest
 from ..render import http
@@ -32,20 +34,24 @@ class OpenAIHandlers(GenerateHandlers):
 
     def chat(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /v1/chat/completions."""
-        self._complete(conn, request, close, records.CHAT, self._chat.decode)
+        self._complete(conn, request, close, records.CHAT, self._chat)
 
     def completions(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /v1/completions."""
-        self._complete(conn, request, close, records.COMPLETION, self._completion.decode)
+        self._complete(conn, request, close, records.COMPLETION, self._completion)
+
+    def _another(self, decoder: ChatDecoder | CompletionDecoder) -> Callable[[bytes], OpenAICall]:
+        limits = self.setup.limits
+        return type(decoder)(limits, GenerateDecoder(limits), self.setup.openai).decode
 
     def _complete(
         self, conn: Connection, request: HttpRequest, close: bool, api: int,
-        decode: Callable[[bytes], OpenAICall],
+        decoder: ChatDecoder | CompletionDecoder,
     ) -> None:  # fmt: skip
         try:
             if self.setup.skip_tokenizer:
                 raise BadRequest("this route needs a tokenizer: this server has none")
-            wanted, facts = decode(request.body)
+            wanted, facts = self.read(request, decoder.decode, partial(self._another, decoder))
             first = wanted.items[0]
             labels = self._labels(request)
             if labels is not None:

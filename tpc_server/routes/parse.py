@@ -20,7 +20,8 @@ class ParseHandlers(TextHandlers):
     def parse_function_call(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /parse_function_call."""
         try:
-            wanted = decode_parse(request.body, self.setup.openai)
+            facts = self.setup.openai
+            wanted = self.read(request, lambda body: decode_parse(body, facts))
             self._call(conn, request, close, frame.T_PARSE, True, *wanted)
         except BadRequest as error:
             self._flat_error(conn, close, error)
@@ -28,7 +29,8 @@ class ParseHandlers(TextHandlers):
     def separate_reasoning(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /separate_reasoning."""
         try:
-            wanted = decode_separate(request.body, self.setup.openai)
+            facts = self.setup.openai
+            wanted = self.read(request, lambda body: decode_separate(body, facts))
             self._call(conn, request, close, frame.T_PARSE, False, *wanted)
         except BadRequest as error:
             self._flat_error(conn, close, error)

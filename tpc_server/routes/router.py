@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 from ..contract.errors import BadRequest, native_error_body
 from ..http1 import HttpError, HttpRequest, RequestParser
 from ..render import http
+from .beside import Elsewhere
 from .control import ControlHandlers
 from .health import HealthHandlers
 from .info import InfoHandlers
@@ -82,8 +83,14 @@ class Router(
             handler = self._seek(conn, request, close)
             if handler is None:
                 return
+        self.handle(handler, conn, request, close)
+
+    def handle(self, handler: Any, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """Run a handler."""
         try:
             handler(conn, request, close)
+        except Elsewhere as where:
+            self.decode_beside(conn, request, close, handler, where)
         except BadRequest as error:
             self.counters.errors += 1
             body = native_error_body(error.message, error.status)

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 from .. import frame
 from ..contract.errors import BadRequest, openai_error_body
 from ..contract.json_body import parse_object
-from ..contract.texts import decode_detokenize, decode_tokenize
+from ..contract.texts import TextsBody, decode_detokenize, decode_tokenize
 from ..http1 import HttpRequest
 from ..render import http
 from ..stages import stream as records
-from .base import PROBE_PLAN, Handlers
+from .base import PROBE_PLAN
+from .beside import BesideHandlers
 
 if TYPE_CHECKING:
     from ..stages.connections import Connection
 
 
-class TextHandlers(Handlers):
+class TextHandlers(BesideHandlers):
     """The tokenizer as a service."""
 
     def tokenize(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /tokenize."""
         try:
-            wanted = decode_tokenize(parse_object(request.body), self.setup.limits)
+            wanted = self.read(request, self._decode_tokenize)
             self._call(conn, request, close, frame.T_TEXTS, True, *wanted)
         except BadRequest as error:
             self._flat_error(conn, close, error)
@@ -32,11 +33,16 @@ class TextHandlers(Handlers):
     def detokenize(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /detokenize."""
         try:
-            setup = self.setup
-            wanted = decode_detokenize(request.body, setup.limits, setup.vocab_size)
+            wanted = self.read(request, self._decode_detokenize)
             self._call(conn, request, close, frame.T_TEXTS, False, *wanted)
         except BadRequest as error:
             self._flat_error(conn, close, error)
+
+    def _decode_tokenize(self, body: bytes) -> TextsBody:
+        return decode_tokenize(parse_object(body), self.setup.limits)
+
+    def _decode_detokenize(self, body: bytes) -> TextsBody:
+        return decode_detokenize(body, self.setup.limits, self.setup.vocab_size)
 
     def _call(
         self, conn: Connection, request: HttpRequest, close: bool, kind: int, *wanted: Any

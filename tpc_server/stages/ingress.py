@@ -370,6 +370,8 @@ class IngressStage:
 
     def _reset(self, conn: Connection) -> None:
         """The peer is gone."""
+        if self.router.beside:
+            self.router.forget(conn.key)
         if conn.inflight:
             self.detok_port.send((frame.D_GONE, conn.key))
             self._landed(conn)
@@ -410,7 +412,7 @@ class IngressStage:
         for conn in list(self.connections.values()):
             if egress:
                 self._reset(conn)
-            elif conn.inflight:
+            elif conn.inflight and conn.key not in self.router.beside:
                 # Its error answer may still be on the way; if it is not, and the core does not
                 # know of it since its restart, the client must not wait.
                 conn.deadline_ns = self._now_ns + self.setup.linger_ns
