@@ -58,7 +58,8 @@ def chat_stream(client: Any) -> None:
     stream = client.chat.completions.create(
         model="tiny", messages=user("Hello 🎉"), stream=True, stream_options={"include_usage": True}
     )
-    text, usage, roles = "", None, 0
+    text, roles = "", 0
+    usage: Any = None
     for chunk in stream:
         if chunk.usage:
             usage = chunk.usage

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ PIECES = [bytes([value]) for value in range(256)] + [b"<eos>", b"<bos>"]
 APIS = ("/generate", "/v1/completions", "/v1/chat/completions")
 
 # case -> (frames of bytes or ids, stop parameters, whole text, finish)
-TEXTS = {
+TEXTS: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
     "1-cjk-twice": ([b"A", "世".encode() + b"\xf0", b"q\xf0", b"b", b"c"], {},
                     f"A世{FFFD}q{FFFD}bc", "stop"),
     "2-emoji": ([b"\xf0", b"\x9f", b"\x8e", b"\x89"], {}, "🎉", "stop"),

@@ -138,6 +138,7 @@ def test_label_values_are_escaped():
 
 def test_http_requests_by_route():
     layout = make_layout(MetricsConfig())
+    assert layout is not None
     assert ("/generate", "PUT") in endpoints() and ("/health", "HEAD") in endpoints()
     words = [0] * layout.words
     meter = HttpMeter(layout, words, 0)

@@ -167,7 +167,7 @@ def test_sampling_fields(name: str) -> None:
 
 
 FACTS = OpenAIFacts("tiny", has_chat_template=True)
-OPENAI = {
+OPENAI: dict[str, tuple[Any, dict[str, Any]]] = {
     "ChatCompletionRequest": (
         ChatDecoder(LIMITS, DECODER, FACTS),
         {"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 5},
