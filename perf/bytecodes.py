@@ -102,7 +102,7 @@ class Bench:
         finally:
             Server._start = started
         self.server._words[mesh.READY] = 1
-        self.core = Core(0, self.server._mesh, self.server.setup, self.server._listeners[0])
+        self.core = Core(0, self.server._mesh, self.server.setup, self.server._bound.groups[0])
         self.clients: list[socket.socket] = []
         self.script = self._script()
         self.units = 1

@@ -21,7 +21,8 @@ from .affinity.cores_arg import refuse_missing_cpus
 from .affinity.plan import PlanSettings, parse_cores, plan
 from .boundary.server_args import ModelConfig, ServerArgs
 from .config import Options
-from .listen import ListenError
+from .doorman import Doorman
+from .listen import Bound, ListenError, bind
 from .metrics.flags import metrics_config
 
 _POLL_MS: Final = 500
@@ -40,8 +41,8 @@ def run(given: Any) -> int:
     except Problem as problem:
         print(f"tpc-server: error: {problem}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:  # while loading; its argument is the signal
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except (OSError, ImportError) as error:
         if not _out_of_descriptors(error):
             raise
@@ -86,7 +87,50 @@ def _run(given: Any) -> int:
     except ValueError as error:
         raise Problem(str(error)) from None
     _metrics(given, "")  # bad flags are told before the model is loaded
+    # Before the slow part: a port in use is found now, and who asks is told "not yet".
+    try:
+        bound = bind(
+            given.host, given.port, given.uds, len(core_plan.stage_cores("ingress")),
+            given.backlog,
+        )  # fmt: skip
+    except ListenError as error:
+        raise Problem(str(error)) from None
+    try:
+        engine = _load(given, core_plan, bound, signals)
+        server = _start_server(given, core_plan, engine, bound)
+    except BaseException:
+        bound.close()
+        raise
+    try:
+        return _serve(given, server, engine, core_plan, signals, launch_mask)
+    finally:
+        server.shutdown()
+
+
+def _load(given: Any, core_plan: Any, bound: Bound, signals: _Signals) -> Any:
+    """Imports and the engine with its model, while the door answers 503."""
+    from .engines import registry
+
     registry.before_imports(given, core_plan)
+    doorman = Doorman([sock for group in bound.groups for sock in group])
+    try:
+        _guard_gil(given)
+
+        def progress(what: str, fraction: float) -> None:
+            signals.check()
+            _progress(what, fraction)
+
+        signals.check()
+        engine = registry.create(given, core_plan, progress)
+        signals.check()
+        return engine
+    except registry.EngineProblem as error:
+        raise Problem(str(error)) from None
+    finally:
+        doorman.leave()
+
+
+def _guard_gil(given: Any) -> None:
     culprit = runtime.import_all()
     if runtime.gil_enabled():
         reason = (
@@ -101,15 +145,6 @@ def _run(given: Any) -> int:
             "core's speed",
             file=sys.stderr,
         )
-    try:
-        engine = registry.create(given, core_plan, _progress)
-    except registry.EngineProblem as error:
-        raise Problem(str(error)) from None
-    server = _start_server(given, core_plan, engine)
-    try:
-        return _serve(given, server, engine, core_plan, signals, launch_mask)
-    finally:
-        server.shutdown()
 
 
 def _metrics(given: Any, model_name: str) -> Any:
@@ -119,7 +154,7 @@ def _metrics(given: Any, model_name: str) -> Any:
         raise Problem(str(error)) from None
 
 
-def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
+def _start_server(given: Any, core_plan: Any, engine: Any, bound: Bound) -> Any:
     from .server import Server, ServerError
     from .text.chat_prompt import ChatTemplateError
     from .text.load import TokenizerError
@@ -173,8 +208,8 @@ def _start_server(given: Any, core_plan: Any, engine: Any) -> Any:
             grammars=engine.grammars,
             log_format=given.log_format,
         )
-        return Server(args, options=options)
-    except (TypeError, TokenizerError, ChatTemplateError, ListenError, ServerError) as error:
+        return Server(args, options=options, bound=bound)
+    except (TypeError, TokenizerError, ChatTemplateError, ServerError) as error:
         raise Problem(str(error)) from None
 
 
@@ -316,11 +351,18 @@ class _Signals:
         signal.signal(signal.SIGINT, self._handle)
         signal.signal(signal.SIGTERM, self._handle)
 
+    def check(self) -> None:
+        """While loading: raise again what an import has swallowed (some do: a package whose C part
+        is interrupted tells of an ImportError)."""
+        if self.count:
+            raise KeyboardInterrupt(self._number)
+
     def _handle(self, number: int, _frame: Any) -> None:
         self.count += 1
+        self._number = number
         if self.ending and self.count > 1:
             _leave(0)
         if self.wake is not None:
             self.wake()
         else:  # still loading: nothing to drain
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)

@@ -21,6 +21,35 @@ class ListenError(Exception):
         self.errno = number
 
 
+class Bound:
+    """Sockets that listen: one list a core in `groups`, the TCP port (0 for a UNIX socket)."""
+
+    def __init__(self, groups: list[list[socket.socket]], port: int, uds: str | None) -> None:
+        self.groups = groups
+        self.port = port
+        self._uds = uds
+
+    def close(self) -> None:
+        """Stop listening; a UNIX socket's file goes too. Idempotent."""
+        for group in self.groups:
+            for sock in group:
+                sock.close()
+        if self._uds is not None:
+            try:
+                os.unlink(self._uds)
+            except OSError:
+                pass
+            self._uds = None
+
+
+def bind(host: str, port: int, uds: str | None, count: int, backlog: int) -> Bound:
+    """Listen for `count` cores, on the UNIX socket `uds` if there is one. Raises ListenError."""
+    if uds is not None:
+        return Bound(bind_uds(uds, count, backlog), 0, uds)
+    groups, port = bind_tcp(host, port, count, backlog)
+    return Bound(groups, port, None)
+
+
 def bind_tcp(
     host: str, port: int, count: int, backlog: int
 ) -> tuple[list[list[socket.socket]], int]:

@@ -17,7 +17,7 @@ from .boundary.port import RECV_MAX, IngressRequest, SchedulerPort
 from .boundary.server_args import ServerArgs
 from .config import Options
 from .frontend import Frontend, ServerError, load_texts, make_mesh
-from .listen import bind_tcp, bind_uds
+from .listen import Bound, bind
 from .log import LogWriter
 from .parsers.formats import check_names
 
@@ -50,7 +50,8 @@ class Server(Frontend):
 
     cores: None leaves the threads unpinned; a list names the CPUs they may be pinned to.
     The caps count requests (towards the scheduler), frames (from it) and messages (between
-    cores); bytes are bounded besides. Raises TypeError on bad arguments,
+    cores); bytes are bounded besides. `bound`: sockets that listen already, one list a core with an
+    ingress stage; the server closes them in the end. Raises TypeError on bad arguments,
     `text.load.TokenizerError`, `text.chat_prompt.ChatTemplateError` and `listen.ListenError` when
     the tokenizer, its chat template or the port cannot be had.
     """
@@ -59,7 +60,7 @@ class Server(Frontend):
         self, server_args: ServerArgs, port_offset: int | None = None,
         to_scheduler_cap: int = 8192, from_scheduler_cap: int = 8192,
         stage_channel_cap: int = 8192, cores: Sequence[int] | None = None, *,
-        options: Options | None = None,
+        options: Options | None = None, bound: Bound | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(server_args, ServerArgs):
             raise TypeError(f"server_args must be ServerArgs, got {type(server_args).__name__}")
@@ -74,21 +75,17 @@ class Server(Frontend):
         texts = load_texts(server_args)
         plan = options.plan or default_plan(server_args, cores)
         ingress = plan.stage_cores("ingress")
-        if options.uds is not None:
-            self._listeners = bind_uds(options.uds, len(ingress), options.backlog)
-            self.http_port = 0
-        else:
-            port = server_args.port + (port_offset or 0)
-            self._listeners, self.http_port = bind_tcp(
-                server_args.host, port, len(ingress), options.backlog
-            )
+        self._bound = bound or bind(
+            server_args.host, server_args.port + (port_offset or 0), options.uds, len(ingress),
+            options.backlog,
+        )  # fmt: skip
+        self.http_port = self._bound.port
         # Nothing before this line leaves anything behind when it raises.
         log = LogWriter(server_args.log_level, options.log_format)
         link = make_mesh(server_args, plan, to_scheduler_cap, from_scheduler_cap, stage_channel_cap)
         self.port = SchedulerPort(link)
-        super().__init__(
-            server_args, options, link, dict(zip(ingress, self._listeners, strict=True)), texts, log
-        )
+        listeners = dict(zip(ingress, self._bound.groups, strict=True))
+        super().__init__(server_args, options, link, listeners, texts, log)
 
     # -- scheduler -------------------------------------------------------------------
 
@@ -131,14 +128,7 @@ class Server(Frontend):
     # -- ends ------------------------------------------------------------------------
 
     def _close_listeners(self) -> None:
-        for group in self._listeners:
-            for sock in group:
-                sock.close()
-        if self.options.uds is not None:
-            try:
-                os.unlink(self.options.uds)
-            except OSError:
-                pass
+        self._bound.close()
 
     def _close_link(self) -> None:
         self.port.close()

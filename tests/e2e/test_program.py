@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ SLOW = {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 10000
 class Program:
     """One `python -m tpc_server` on a socket of its own: synthetic engine, or the real model."""
 
-    def __init__(self, folder: Path | None, where: Path, *words: str) -> None:
+    def __init__(self, folder: Path | None, where: Path, *words: str, wait: bool = True) -> None:
         self.path = str(where / "socket")
         command = [sys.executable, "-m", "tpc_server", "--uds", self.path, *words]
         if folder is not None:
@@ -32,8 +33,13 @@ class Program:
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        assert self.process.stdout is not None
         self.banner = ""
+        if wait:
+            self.await_banner()
+
+    def await_banner(self) -> None:
+        """Returns when it is ready."""
+        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.banner += line
             if line.strip().startswith("try"):
@@ -49,8 +55,8 @@ class Program:
 def program(model_folder, tmp_path):
     made = []
 
-    def begin(*words):
-        made.append(Program(model_folder, tmp_path, *words))
+    def begin(*words, wait=True):
+        made.append(Program(model_folder, tmp_path, *words, wait=wait))
         return made[-1]
 
     yield begin
@@ -117,11 +123,65 @@ def test_a_second_signal_ends_at_once(program):
     assert one.end()[0] == 0
 
 
-def test_a_taken_port_is_one_clear_line(start, model_folder):
+@pytest.fixture
+def never(tmp_path):
+    """A script that takes for ever to read: a program that is given it stays loading."""
+    path = tmp_path / "script.json"
+    os.mkfifo(path)
+    return path
+
+
+def at_the_door(one: Program, *request: object) -> Any:
+    """The answer of a program that is loading; waits until it listens at all."""
+    while one.process.poll() is None:
+        try:
+            return call(one.path, *request)
+        except (FileNotFoundError, ConnectionRefusedError):
+            time.sleep(0.01)
+    raise AssertionError(one.end())
+
+
+def test_not_yet_is_the_answer_while_the_model_is_loaded(program, never):
+    one = program("--synthetic-script", str(never), wait=False)
+    answer = at_the_door(one, "GET", "/health")
+    assert answer.status == 503 and answer.headers["retry-after"] == "1"
+    assert "not loaded yet" in answer.json()["error"]["message"]
+    # A body that is larger than what anybody buffers does not cost it the answer.
+    body = {"text": "x" * (4 << 20)}
+    assert call(one.path, "POST", "/generate", body).status == 503
+    with Client(one.path) as idle:  # says nothing, and holds nothing up
+        idle.sock.sendall(b"GET /heal")
+        assert call(one.path, "HEAD", "/health").body == b""
+        never.write_text('{"scripts": []}')
+        one.await_banner()
+        assert idle.sock.recv(1) == b""
+    assert call(one.path, "GET", "/health").status == 200
+    one.process.terminate()
+    assert one.end()[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_loading_ends_at_once(program, never, number):
+    one = program("--synthetic-script", str(never), wait=False)
+    at_the_door(one, "GET", "/health")
+    os.kill(one.process.pid, number)
+    status, err = one.end()
+    assert status == 128 + number and "Traceback" not in err
+    assert not os.path.exists(one.path)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_no_socket(program, tmp_path):
+    one = program("--synthetic-script", str(tmp_path / "none.json"), wait=False)
+    status, err = one.end()
+    assert status == 1 and "none.json" in err
+    assert not os.path.exists(one.path)
+
+
+def test_a_taken_port_is_one_clear_line_before_anything_is_loaded(start, model_folder, never):
     run = start()
     done = subprocess.run(
         [sys.executable, "-m", "tpc_server", "--engine", "synthetic", "--model-path",
-         str(model_folder), "--port", str(run.address[1])],
+         str(model_folder), "--port", str(run.address[1]), "--synthetic-script", str(never)],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1
