@@ -273,12 +273,70 @@ def test_api_description_can_be_hidden(start, monkeypatch):
     assert call(run.address, "GET", "/version").status == 200
 
 
-def test_invocations_are_chat_requests(start, tmp_path):
+@pytest.fixture
+def chat_model(tmp_path):
+    """The byte tokenizer with a chat template."""
     folder = tiny_tokenizer.write(tmp_path / "chat-model")
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"})
+    template = (
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if tools %}<{{ tools | length }}>{% endif %}{{ mood }}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
-    run = start(model_path=str(folder))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": template, "bos_token": "<bos>", "eos_token": "<eos>"})
+    )
+    return str(folder)
+
+
+HI = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def test_tokenize_messages(start, cores, chat_model):
+    """Rendered as for a chat request, or as the body says."""
+    run = start(model_path=chat_model, options=cores)
+    talk = [*HI, {"role": "assistant", "content": "yo"}]
+    cases = [
+        ({"messages": HI}, "[user]hi[assistant]"),
+        ({"messages": HI, "add_generation_prompt": True}, "[user]hi[assistant]"),
+        ({"messages": HI, "add_generation_prompt": False}, "[user]hi"),
+        ({"messages": talk, "add_generation_prompt": False}, "[user]hi[assistant]yo"),
+        ({"messages": talk, "continue_final_message": True}, "[user]hi[assistant]yo"),
+        ({"messages": HI, "tools": [TOOL]}, "[user]hi<1>[assistant]"),
+        ({"messages": HI, "tools": [TOOL], "tool_choice": "none"}, "[user]hi[assistant]"),
+        ({"messages": HI, "chat_template_kwargs": {"mood": "!"}}, "[user]hi![assistant]"),
+        ({"messages": HI * 200}, "[user]hi" * 200 + "[assistant]"),
+    ]
+    with Client(run.address) as client:
+        for body, text in cases:
+            found = client.call("POST", "/tokenize", body).json()
+            assert found["tokens"] == [257, *text.encode()], body
+            assert found["count"] == len(found["tokens"]) and found["max_model_len"] == 4096
+    answer = call(
+        run.address, "POST", "/v1/chat/completions", {"messages": HI, "max_completion_tokens": 1}
+    )
+    assert answer.status == 200
+    assert run.scheduler.prompts[-1] == [257, *b"[user]hi[assistant]"]
+    for body, text in (
+        ({"messages": HI, "prompt": "a"}, "Exactly one of"),
+        ({"messages": []}, "essages cannot be empty"),
+        ({"messages": [{"role": "boss", "content": "x"}]}, "messages[0].role"),
+        ({"messages": talk, "add_generation_prompt": False, "continue_final_message": True},
+         "continue_final_message needs add_generation_prompt"),
+        ({"messages": HI, "tool_choice": "required"}, "tools cannot be empty"),
+        ({"messages": HI, "chat_template_kwargs": []}, "chat_template_kwargs"),
+    ):  # fmt: skip
+        answer = call(run.address, "POST", "/tokenize", body)
+        assert answer.status == 400 and text in answer.json()["message"], body
+
+
+def test_tokenize_messages_without_a_template(start):
+    answer = call(start().address, "POST", "/tokenize", {"messages": HI})
+    assert answer.status == 400 and "no chat template" in answer.json()["message"]
+
+
+def test_invocations_are_chat_requests(start, chat_model):
+    run = start(model_path=chat_model)
     body = {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 4}
     for stream in (False, True):
         bodies = []

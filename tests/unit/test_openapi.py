@@ -17,7 +17,6 @@ from tpc_server.contract.completion import CompletionDecoder
 from tpc_server.contract.errors import BadRequest
 from tpc_server.contract.fields import REFUSED, REQUEST_TABLE
 from tpc_server.contract.generate import GenerateDecoder
-from tpc_server.contract.json_body import parse_object
 from tpc_server.contract.limits import Limits
 from tpc_server.contract.openai import OpenAIFacts
 from tpc_server.contract.parse import decode_parse, decode_separate
@@ -193,7 +192,7 @@ def test_small_types() -> None:
     for name, base, decode in (
         ("AbortRequest", {}, decode_abort),
         ("TokenizeRequest", {"prompt": "a"},
-         lambda body: decode_tokenize(parse_object(body), LIMITS)),
+         lambda body: decode_tokenize(body, LIMITS, OPENAI["ChatCompletionRequest"][0])),
         ("DetokenizeRequest", {"tokens": [1]},
          lambda body: decode_detokenize(body, LIMITS, 1000)),
         ("ParseRequest", EXAMPLES["ParseRequest"], lambda body: decode_parse(body, FACTS)),

@@ -149,15 +149,35 @@ class ChatDecoder(OpenAIDecoder):
             if type(ids) is not list or not all([type(token) is int for token in ids]):
                 raise invalid_type(ids, "an array of token ids", "input_ids")
             return ids
+        return self._rendered(own, messages, tools, kwargs, None)
+
+    def _rendered(
+        self, own: dict[str, Any], messages: list[Any], tools: list[Any], kwargs: dict[str, Any],
+        add_generation_prompt: bool | None,
+    ) -> tuple[Any, ...]:  # fmt: skip
         if not self.facts.has_chat_template:
             raise BadRequest(
                 "this model has no chat template: start the server with --chat-template,"
                 " or use /v1/completions"
             )
         return chat_prompt.chat(
-            messages, tools or None, kwargs or None, None,
+            messages, tools or None, kwargs or None, add_generation_prompt,
             flag(own, "continue_final_message", False),
         )  # fmt: skip
+
+    def conversation(self, fields: dict[str, Any]) -> tuple[Any, ...]:
+        """What /tokenize renders: the messages of a body, as a chat request's by default."""
+        own = self.split(fields)[2]
+        add = fields.get("add_generation_prompt")
+        if add is False and own.get("continue_final_message"):
+            raise BadRequest(
+                "continue_final_message needs add_generation_prompt: it opens the assistant's turn"
+            )
+        messages = check_messages(own.get("messages"))
+        tools = check_tools(own["tools"]) if "tools" in own else []
+        if tool_choice(own.get("tool_choice"), tools) == "none":
+            tools = []
+        return self._rendered(own, messages, tools, self._template_kwargs(own), add)
 
     # -- tools and reasoning -----------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from . import fields as F
 from .batch import to_ids
+from .chat import ChatDecoder
 from .errors import BadRequest, invalid_type
 from .fields import RequestField
 from .json_body import check_finite, parse_object
@@ -51,17 +52,22 @@ _DETOKENIZE: Final = {field.name: field for field in DETOKENIZE_TABLE}
 class TextsBody(NamedTuple):
     """What is to be encoded or decoded. `special`: add, or skip, special tokens."""
 
-    items: list[Any]  # texts, or lists of token ids
+    items: list[Any]  # texts, lists of token ids, or one conversation
     is_list: bool
     special: bool
 
 
-def decode_tokenize(fields: dict[str, Any], limits: Limits) -> TextsBody:
-    """The prompt of one body. Raises BadRequest."""
+def decode_tokenize(body: bytes, limits: Limits, chat: ChatDecoder) -> TextsBody:
+    """Decode one body; messages become what `text.chat_prompt` makes. Raises BadRequest."""
+    fields = parse_object(body)
     _check(fields, _TOKENIZE)
     prompt = fields.get("prompt")
-    if prompt is None:
+    if (prompt is None) == (fields.get("messages") is None):
         raise BadRequest("Exactly one of 'prompt' or 'messages' must be provided.")
+    if prompt is None:
+        as_given = fields.get("add_generation_prompt") is not None
+        special = as_given and fields.get("add_special_tokens", False)
+        return TextsBody([chat.conversation(fields)], False, special)
     for field in TOKENIZE_TABLE:
         if field.about is _CHAT and fields.get(field.name):
             raise BadRequest(f"{field.name} needs messages: a prompt is encoded as it is")

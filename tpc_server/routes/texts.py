@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .. import frame
+from ..contract.chat import ChatDecoder
 from ..contract.errors import BadRequest, openai_error_body
-from ..contract.json_body import parse_object
 from ..contract.texts import TextsBody, decode_detokenize, decode_tokenize
 from ..http1 import HttpRequest
 from ..render import http
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 class TextHandlers(BesideHandlers):
     """The tokenizer as a service."""
+
+    _chat: ChatDecoder  # of the OpenAI handlers
 
     def tokenize(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /tokenize."""
@@ -39,7 +41,7 @@ class TextHandlers(BesideHandlers):
             self._flat_error(conn, close, error)
 
     def _decode_tokenize(self, body: bytes) -> TextsBody:
-        return decode_tokenize(parse_object(body), self.setup.limits)
+        return decode_tokenize(body, self.setup.limits, self._chat)
 
     def _decode_detokenize(self, body: bytes) -> TextsBody:
         return decode_detokenize(body, self.setup.limits, self.setup.vocab_size)

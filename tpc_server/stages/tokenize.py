@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
 from ..boundary import codec, messages, wire
-from ..contract.errors import BadRequest, openai_error_body
-from ..contract.limits import check_lengths, fit_text
-from ..helper import Helper
-from ..text.chat_prompt import ChatTemplateError, is_long
-from ..text.encode import HUGE_TEXT_CHARS, LONG_TEXT_CHARS, EncodeHelper, Encoder, PromptEncoder
+from ..contract.errors import BadRequest
+from ..contract.limits import check_lengths
+from ..text.chat_prompt import is_long
+from ..text.encode import LONG_TEXT_CHARS, EncodeHelper
 from ..text.stops import count_stop_tokens
 from ..text.windowed import CONTEXT_IDS
-from . import texts
 from .base import Outbox, Port
+from .texts import TextCalls, refusal
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -50,7 +49,7 @@ FULL: Final = "the scheduler's queue is full; try again later"
 QUEUE_ABORT: Final = "Abort in waiting queue"
 
 
-class TokenizeStage:
+class TokenizeStage(TextCalls):
     """Encodes, checks lengths, sends; forwards aborts and control messages."""
 
     name = "tokenize"
@@ -62,23 +61,13 @@ class TokenizeStage:
         self.inbox: deque[frame.Message] = deque()
         self._core = core
         self._unsent = outbox.spill
-        self.setup = setup
+        super().__init__(setup)
         self.counters = counters
         self._jobs: deque[_Job] = deque()
         self._to_scheduler = to_scheduler
         self._aborts = aborts
-        self._detok: dict[int, Port] = {}
         self._pack = codec.make_packer()
         self._head = Struct(wire.USUAL_HEAD).pack
-        self._encoder = Encoder(setup.tokenizer_json) if setup.tokenizer_json else None
-        self._prompts: PromptEncoder | None = None
-        if self._encoder is not None:
-            source = setup.chat_template
-            self._prompts = PromptEncoder(self._encoder, source, setup.bos_id, self._fit)
-            if setup.chat_template is not None:
-                self._prompts.build()  # now, not in the middle of other requests' streams
-        self._helper: Helper | None = None
-        self._limits = setup.limits
         self._needs_context = setup.needs_context
         self._stops_counted: list[str] = []
         self._stops_len = 0
@@ -92,8 +81,6 @@ class TokenizeStage:
         self._cancelled: set[str] = set()
         self._at_hand: _Job | None = None  # the one that is being sent, or failed
         self._room = _SLICE  # jobs that may still start in this turn
-        self._calls: dict[str, int] = {}  # detok core, by wire rid, of what the helper does
-        self.helper_hook: Any = None  # registers the helper's descriptor with the reactor
 
     def connect(self, detok: dict[int, Port]) -> None:
         """Ports to the detok stages, by core."""
@@ -138,11 +125,11 @@ class TokenizeStage:
         elif kind == frame.T_CONTROL:
             self._control(message[1], message[2])
         elif kind == frame.T_TEXTS:
-            self._texts(*message[1:])
+            self.texts(*message[1:])
         elif kind == frame.T_FORGET:
-            self._forget(message[1])
+            self.forget_call(message[1])
         elif kind == frame.T_PARSE:
-            self._parse(*message[1:])
+            self.parse(*message[1:])
 
     def pure_poll(self) -> bool:
         """Whether messages or jobs wait."""
@@ -184,7 +171,7 @@ class TokenizeStage:
             try:
                 ids = prompts.encode(prompt)
             except Exception as error:
-                self._fail(core, rid, 400, _refusal(error))
+                self._fail(core, rid, 400, refusal(error))
                 return
             self.counters.encoded += 1
         self._send(core, job, call, ids)
@@ -201,34 +188,17 @@ class TokenizeStage:
         self._waiting[rid] = (core, (rid, "", *job[2:]), call)  # the prompt is the helper's alone
         return True
 
-    def _make_helper(self) -> Helper:
-        helper = self._helper
-        if helper is None:
-            setup = self.setup
-            if self._encoder is None:
-                helper = Helper("tpc-parse")
-            else:
-                source = setup.chat_template
-                helper = EncodeHelper(self._encoder, source, setup.bos_id, self._fit)
-            self.helper_hook(helper.fileno(), self)
-            self._helper = helper
-        return helper
-
-    def _fit(self, text: str) -> str:
-        """The text, cut where that is wished; raises BadRequest. Any thread."""
-        return fit_text(text, self._limits)
-
     def on_events(self, fd: int, mask: int) -> None:
         """The helper has results."""
         assert self._helper is not None
         for rid, ids, error in self._helper.results():
             if rid in self._calls:
-                self._answer_call(self._calls[rid], rid, ids, error)
+                self.answer_call(self._calls[rid], rid, ids, error)
                 continue
             core, job, call = self._waiting[rid]
             self.counters.encoded += 1
             if error is not None:
-                self._fail(core, rid, 400, _refusal(error))
+                self._fail(core, rid, 400, refusal(error))
             else:
                 self._send(core, job, call, ids)
 
@@ -335,51 +305,6 @@ class TokenizeStage:
         self._waiting.pop(rid, None)
         self._detok[core].send((frame.D_FAIL, rid, 0, QUEUE_ABORT))
 
-    # -- calls of the tokenizer ------------------------------------------------------
-
-    def _texts(
-        self, core: int, rid: str, encode: bool, items: list[Any], is_list: bool, special: bool
-    ) -> None:
-        """/tokenize or /detokenize; what takes long is done by the helper."""
-        encoder = self._encoder
-        if encoder is None:
-            error = openai_error_body("this server has no tokenizer", 400)
-            self._detok[core].send((frame.D_RESULT, rid, 400, error))
-            return
-        work = (encoder, encode, items, is_list, special, self.setup.max_model_len)
-        if texts.is_long(items, encode):
-            try:
-                huge = sum(map(len, items)) > HUGE_TEXT_CHARS
-                self._make_helper().call(rid, huge, texts.answer, *work)
-                self._calls[rid] = core
-                return
-            except (OSError, RuntimeError):
-                pass  # no descriptors, no threads
-        try:
-            self._answer_call(core, rid, texts.answer(*work), None)
-        except Exception as error:
-            self._answer_call(core, rid, b"", error)
-
-    def _parse(self, core: int, rid: str, calls: bool, text: str, parser: str, wanted: Any) -> None:
-        """/parse_function_call or /separate_reasoning."""
-        if len(text) > texts.LONG_PARSE_CHARS:
-            try:
-                huge = len(text) > HUGE_TEXT_CHARS
-                self._make_helper().call(rid, huge, texts.parsed, calls, text, parser, wanted)
-                self._calls[rid] = core
-                return
-            except (OSError, RuntimeError):
-                pass  # no descriptors, no threads
-        self._answer_call(core, rid, texts.parsed(calls, text, parser, wanted), None)
-
-    def _answer_call(self, core: int, rid: str, body: bytes, error: Exception | None) -> None:
-        self._calls.pop(rid, None)
-        status = 200
-        if error is not None:
-            status = 400
-            body = openai_error_body(f"the tokenizer refused it: {error}", status)
-        self._detok[core].send((frame.D_RESULT, rid, status, body))
-
     # -- aborts and control ----------------------------------------------------------
 
     def _abort(self, rid: str) -> None:
@@ -393,11 +318,6 @@ class TokenizeStage:
         self._aborts.post_urgent(
             wire.ABORT, rid.encode(), wire.request_parts(messages.pack_abort(self._pack, rid), [])
         )
-
-    def _forget(self, rid: str) -> None:
-        """Nobody waits for a call any more."""
-        if self._calls.pop(rid, None) is not None and self._helper is not None:
-            self._helper.cancel(rid)
 
     def _control(self, rid: str, header: bytes) -> None:
         parts = wire.request_parts(header, [])
@@ -416,9 +336,7 @@ class TokenizeStage:
         at_hand = [] if self._at_hand is None else [self._at_hand]
         for core, job, _ in [*at_hand, *self._waiting.values()]:
             self._detok[core].send((frame.D_FAIL, job[0], 503, message))
-        for rid, at in self._calls.items():
-            self._detok[at].send((frame.D_FAIL, rid, 503, message))
-        self._calls.clear()
+        self.bury_calls(message)
         self._waiting.clear()
         self._jobs.clear()
 
@@ -436,13 +354,6 @@ class TokenizeStage:
         if self._helper is not None:
             self._helper.close()
             self._helper = None
-
-
-def _refusal(error: Exception) -> str:
-    """What the client is told of a prompt that has no ids."""
-    if isinstance(error, ChatTemplateError | BadRequest):
-        return str(error)
-    return f"the text could not be tokenized: {error}"
 
 
 def ids_of(data: bytes) -> list[int]:

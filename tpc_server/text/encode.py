@@ -101,17 +101,22 @@ class PromptEncoder:
             return self._encoder.encode(self._fit(prompt[1]), prompt[2])
         if prompt == self._prompt:
             return self._ids
+        ids = self.conversation(prompt, False, self._fit)
+        self._prompt, self._ids = prompt, ids
+        return ids
+
+    def conversation(self, prompt: tuple[Any, ...], special: bool, fit: Fit = str) -> list[int]:
+        """Ids of a rendered conversation; `special`: with special tokens around it all the same."""
         if self._template is None:
             self.build()
         text, behind = self._template.prompt(prompt)
         encoder = self._encoder
-        ids = encoder.encode(self._fit(text), False)
+        ids = encoder.encode(fit(text), special)
         if behind:
             ids += encoder.encode(behind, False)
         # The template alone puts the BOS, some templates twice.
-        while len(ids) > 1 and ids[0] == ids[1] == self._bos:
+        while not special and len(ids) > 1 and ids[0] == ids[1] == self._bos:
             del ids[0]
-        self._prompt, self._ids = prompt, ids
         return ids
 
     def encode_bytes(self, prompt: Prompt) -> bytes:
@@ -126,17 +131,24 @@ class PromptEncoder:
 class EncodeHelper(Helper):
     """Threads beside a core that encode long prompts; a result is ids as int64 bytes."""
 
-    __slots__ = ("_encode",)
+    __slots__ = ("_prompts",)
 
     def __init__(
         self, encoder: Encoder, source: ChatSource | None = None, bos_id: int | None = None,
         fit: Fit = str,
     ) -> None:  # fmt: skip
         long, huge = [PromptEncoder(encoder, source, bos_id, fit) for _ in range(2)]  # a thread's
-        self._encode = (long.encode_bytes, huge.encode_bytes)
+        self._prompts = (long, huge)
         super().__init__("tpc-encode", (long.forget, huge.forget))
 
     def submit(self, tag: Hashable, prompt: Prompt) -> None:
         """Queue one prompt; ``tag`` comes back with its ids."""
         huge = exceeds(prompt, HUGE_TEXT_CHARS)
-        self.call(tag, huge, self._encode[huge], prompt)
+        self.call(tag, huge, self._prompts[huge].encode_bytes, prompt)
+
+    def converse(
+        self, tag: Hashable, prompt: tuple[Any, ...], work: Callable[..., bytes], *args: Any
+    ) -> None:
+        """Queue `work(prompts, prompt, *args)`, with the encoder of the thread that does it."""
+        huge = exceeds(prompt, HUGE_TEXT_CHARS)
+        self.call(tag, huge, work, self._prompts[huge], prompt, *args)
