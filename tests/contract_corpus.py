@@ -256,6 +256,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
      "invalid type: null, expected i64 at `sampling_params.stop_token_ids[1]`"),
     (_sampling(stop_regex="x" * 257), "stop_regex is 257 bytes, over the 256-byte limit"),
     (_sampling(stop_regex=["x"] * 33), "at most 32 stop_regex patterns are allowed, got 33"),
+    (_sampling(stop_regex=["foo.*bar"] * 5),
+     "invalid stop_regex at `sampling_params.stop_regex`: the patterns leave too many choices"
+     " together; they may run too long"),
     (_sampling(stop_regex=""), "stop_regex cannot contain an empty pattern."),
     (_sampling(json_schema="{}", regex="a"),
      "Only one of json_schema, regex, ebnf, or structural_tag can be set."),

@@ -39,6 +39,14 @@ TAKEN = [
     r"(\w|\d)+$",
     "(?i:(a|A)*)",
     ".{0,200}end",
+    ".{0,512}x",
+    r"x[^y]{0,512}y[^z]{0,512}z",
+    "a{0,30}a{0,30}b",
+    r"foo(.*?)bar",
+    r"(?s:.*?)</think>",
+    r"\b(?:yes|no|maybe)\b.{0,100}\.",
+    r"(?:\w{1,8} ){0,50}end",
+    "(?:a|ab|abc|abcd)x",
     "(http|https|ftp)://",
     r"\n\n?\n?",
 ]
@@ -98,6 +106,13 @@ def test_two_endless_repeats_in_a_row(pattern):
         ("a?" * 20 + "a" * 20, "too many choices"),
         ("(?:|)" * 20 + "a", "too many choices"),
         (".*a.*b.*c.*d", "too many choices"),
+        (".*a.*b", "too many choices"),
+        (r"[^\0]{0,512}[^\1]{0,512}\0", "too many choices"),
+        (r"[^\0]*x[^\1]*\0", "too many choices"),
+        (".{0,40}.{0,40}x", "too many choices"),
+        (r"(a{0,500})\1x", "too many choices"),
+        (r"([^x]{0,200})\1x", "too many choices"),
+        ("(?=.*a.*b)c", "too many choices"),
         (r"(a)(?:\1)*", "back-reference"),
         ("(", "not valid"),
         ("(" * 120 + ")" * 120, None),
@@ -120,6 +135,15 @@ def test_limits_are_inclusive():
         check_stop_regexes(["a"] * (MAX_PATTERNS + 1))
     with pytest.raises(ValueError, match="in two ways"):
         check_stop_regexes(["a", "(a+)+"])
+
+
+def test_the_work_of_all_patterns_together_is_bounded():
+    check_stop_regexes(["foo.*bar"] * 4 + ["plain"] * 28)
+    with pytest.raises(ValueError, match="choices together"):
+        check_stop_regexes(["foo.*bar"] * 5)
+    steps = check_stop_regex("a{0,30}a{0,30}b")
+    assert 30 <= steps <= 90
+    assert check_stop_regex("abc[0-9]+;") == 1
 
 
 @pytest.mark.timeout(30)

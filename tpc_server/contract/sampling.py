@@ -340,7 +340,7 @@ class SamplingDecoder:
 
     def _regexes(self, patterns: list[str], out: list[Any], path: str) -> list[str]:
         # Here, because few requests pay for it and the text modules need not load for the rest.
-        from ..text.stop_patterns import check_stop_regex
+        from ..text.stop_patterns import MAX_WAYS_TOGETHER, check_stop_regex
         from ..text.stops import stop_regex_max_len
 
         if len(patterns) > MAX_STOPS:
@@ -349,6 +349,7 @@ class SamplingDecoder:
             )
         if "" in patterns:
             raise BadRequest("stop_regex cannot contain an empty pattern.")
+        ways = 0
         for pattern in patterns:
             size = len(pattern.encode())
             if size > MAX_REGEX_BYTES:
@@ -356,9 +357,14 @@ class SamplingDecoder:
                     f"stop_regex is {size} bytes, over the {MAX_REGEX_BYTES}-byte limit"
                 )
             try:
-                check_stop_regex(pattern)
+                ways += check_stop_regex(pattern) - 1
             except ValueError as error:
                 raise BadRequest(f"invalid stop_regex at `{path}.stop_regex`: {error}") from None
+        if ways > MAX_WAYS_TOGETHER:
+            raise BadRequest(
+                f"invalid stop_regex at `{path}.stop_regex`: the patterns leave too many choices"
+                " together; they may run too long"
+            )
         self._needs_tokenizer("stop_regex", patterns)
         out[_REGEX_MAX] = stop_regex_max_len(patterns)
         return patterns

@@ -3,8 +3,9 @@
 The scheduler runs every pattern with Python's backtracking ``re`` on every step, so one pattern
 that backtracks without bound stops all requests. A pattern is taken when each of its repeats has at
 every point at most one way to go on with a given character (then nothing inside it is tried twice),
-no endless repeat runs into a second one that takes the same characters, and the choices that are
-left (where a repeat may end, which alternative is meant) are few.
+no endless repeat runs into a second one that takes the same characters, and the ways that are left
+(where a repeat may end, which alternative is meant), multiplied, are few: so many times at most the
+rest of a pattern is tried from one place of the text. The ways of a request's patterns are added.
 
 The test builds the pattern's position automaton (Glushkov): positions are the single-character
 parts, counted repeats written out; edges say which may follow which, and an edge found twice is two
@@ -30,10 +31,11 @@ MAX_PATTERN_BYTES: Final = 256
 MAX_REPEAT_PRODUCT: Final = 512
 #: Size of the written-out automaton; keeps the test itself short.
 MAX_EDGES: Final = 20_000
-#: Choices outside of repeats; one at the end of a long repeat counts as several.
-MAX_CHOICES: Final = 8
-_LONG_REPEAT: Final = 16
-_LONG_REPEAT_CHOICES: Final = 3
+#: Ways from one place of the text: of a pattern, and of all patterns of a request together.
+MAX_WAYS: Final = 1024
+MAX_WAYS_TOGETHER: Final = 4096
+_ENDLESS_WAYS: Final = 512  # to end an endless repeat; half, as skipping it counts besides
+_REFERENCE_WAYS: Final = 16  # a back-reference compares a text of its own length
 
 _CHARS: Final = frozenset(
     (_constants.LITERAL, _constants.NOT_LITERAL, _constants.IN, _constants.ANY)
@@ -55,18 +57,22 @@ def check_stop_regexes(patterns: Sequence[str]) -> None:
     """All patterns of a request; raises ``ValueError`` with the reason."""
     if len(patterns) > MAX_PATTERNS:
         raise ValueError(f"at most {MAX_PATTERNS} stop patterns are allowed, got {len(patterns)}")
-    for pattern in patterns:
-        check_stop_regex(pattern)
+    ways = sum([check_stop_regex(pattern) - 1 for pattern in patterns])
+    if ways > MAX_WAYS_TOGETHER:
+        raise ValueError("the stop patterns leave too many choices together; they may run too long")
 
 
-def check_stop_regex(pattern: str) -> None:
-    """Refuses (``ValueError``) a pattern that is too long, not valid, or may run too long."""
+def check_stop_regex(pattern: str) -> int:
+    """Refuses (``ValueError``) a pattern that is too long, not valid, or may run too long.
+
+    Returns its ways, for those of a request to be added.
+    """
     size = len(pattern.encode("utf-8", "surrogatepass"))
     if size > MAX_PATTERN_BYTES:
         raise ValueError(f"stop pattern of {size} bytes; at most {MAX_PATTERN_BYTES} are allowed")
     tree = parse_pattern(pattern)
     _check_product(tree, 1)
-    _Positions(tree).check()
+    return _Positions(tree).check()
 
 
 def _check_product(tree: Any, product: int) -> None:
@@ -127,26 +133,30 @@ class _Positions:
         self.loop: list[int] = []  # which outermost repeat a position is in, 0 for none
         self.most: list[int] = [0]  # by outermost repeat: its bound, 0 for endless
         self.inside = 0  # the outermost repeat being built, 0 for none
-        self.choices = 0
+        self.ways = 1
         self.edges = 0
         self.known: dict[tuple[int, int, int], frozenset[str]] = {}
 
-    def check(self) -> None:
-        """Raises ``ValueError`` with the reason."""
+    def check(self) -> int:
+        """The ways from one place; raises ``ValueError`` with the reason."""
         _, first, _ = self._sequence(self.tree, 0, 0)
-        self._count(first, 1)
-        counted: set[int] = set()
+        self._multiply(self._most_alike(first))
+        exits: dict[int, int] = {}  # by outermost repeat: ways to end it
         for position, follow in enumerate(self.follow):
             here = self.loop[position]
+            alike = self._most_alike(follow)
             if not here:
-                self._count(follow, 1)
+                self._multiply(alike)
                 continue
-            if here not in counted and self._overlap(follow):
-                counted.add(here)
-                long = self.most[here] == 0 or self.most[here] > _LONG_REPEAT
-                self._count(follow, _LONG_REPEAT_CHOICES if long else 1)
             if self.most[here] == 0:
                 self._check_exit(here, follow)
+                if alike > 1:
+                    exits[here] = _ENDLESS_WAYS * (alike - 1)
+            elif alike > 1:
+                exits[here] = exits.get(here, 1) + alike - 1
+        for ways in exits.values():
+            self._multiply(ways)
+        return self.ways
 
     def _check_exit(self, here: int, follow: list[int]) -> None:
         stay = [y for y in follow if self.loop[y] == here]
@@ -157,14 +167,20 @@ class _Positions:
                 "it may run too long"
             )
 
-    def _count(self, ways: list[int], weight: int) -> None:
-        if self._overlap(ways):
-            self._choice(weight)
-
-    def _choice(self, weight: int) -> None:
-        self.choices += weight
-        if self.choices > MAX_CHOICES:
+    def _multiply(self, ways: int) -> None:
+        self.ways *= ways
+        if self.ways > MAX_WAYS:
             raise ValueError("stop pattern leaves too many choices; it may run too long")
+
+    def _most_alike(self, ways: list[int]) -> int:
+        """How many of these positions take one and the same character, at most; at least 1."""
+        if not self._overlap(ways):
+            return 1
+        counted: dict[str, int] = {}
+        for position in ways:
+            for char in self.sets[position]:
+                counted[char] = counted.get(char, 0) + 1
+        return max(counted.values())
 
     def _overlap(self, ways: list[int]) -> bool:
         """Whether some character has two ways to go."""
@@ -179,7 +195,7 @@ class _Positions:
         """A part can be empty in two ways: in a repeat each turn doubles the ways."""
         if self.inside:
             raise ValueError(_TWO_WAYS)
-        self._choice(1)
+        self._multiply(2)
 
     def _sequence(self, tree: Any, add: int, drop: int) -> _Part:
         empty, first, last = True, list[int](), list[int]()
@@ -203,11 +219,7 @@ class _Positions:
 
     def _element(self, op: Any, arg: Any, add: int, drop: int) -> _Part:
         if op in _CHARS:
-            self.sets.append(self._chars(op, arg, add, drop))
-            self.follow.append([])
-            self.loop.append(self.inside)
-            position = len(self.sets) - 1
-            return False, [position], [position]
+            return self._position(self._chars(op, arg, add, drop))
         if op in _REPEATS:
             return self._repeat(int(arg[0]), arg[1], arg[2], add, drop)
         if op is _constants.SUBPATTERN:
@@ -220,9 +232,19 @@ class _Positions:
             return self._either([body or [] for body in arg[1:]], add, drop)
         if op is _constants.ASSERT or op is _constants.ASSERT_NOT:
             self._sequence(arg[1], add, drop)
-        elif op is _constants.GROUPREF and self.inside:
-            raise ValueError("stop pattern: a back-reference in a repeat may run too long")
+        elif op is _constants.GROUPREF:
+            if self.inside:
+                raise ValueError("stop pattern: a back-reference in a repeat may run too long")
+            self._multiply(_REFERENCE_WAYS)
+            return self._position(frozenset(self.sample))
         return True, [], []
+
+    def _position(self, chars: frozenset[str]) -> _Part:
+        self.sets.append(chars)
+        self.follow.append([])
+        self.loop.append(self.inside)
+        position = len(self.sets) - 1
+        return False, [position], [position]
 
     def _either(self, bodies: Sequence[Any], add: int, drop: int) -> _Part:
         parts = [self._sequence(body, add, drop) for body in bodies]
