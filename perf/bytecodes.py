@@ -2,6 +2,7 @@
 
 usage: python perf/bytecodes.py [unary|stream|cumulative] [--batch 16] [--top 40] [--calls] [--time]
                                 [--body JSON] [--path /generate] [--model FOLDER] [--gate N]
+                                [--metrics]
 
 Clocks say nothing on a busy machine; what the interpreter executes is the same each time. One real
 `Core` with all four stages runs on this thread, over real sockets and rings. Whenever it wants to
@@ -34,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgpack
 
 from tests import tiny_tokenizer
-from tpc_server import ModelConfig, Options, Server, ServerArgs, mesh
+from tpc_server import MetricsConfig, ModelConfig, Options, Server, ServerArgs, mesh
 from tpc_server import core as core_module
 from tpc_server import reactor as reactor_module
 from tpc_server.core import Core
@@ -95,6 +96,7 @@ class Bench:
             model_path=str(folder), served_model_name="tiny", port=0, log_level="error",
             skip_server_warmup=True, incremental_streaming_output=options.what != "cumulative",
             model_config=ModelConfig(context_len=1 << 20, vocab_size=options.vocab_size),
+            metrics=MetricsConfig(labels={"model_name": "tiny"}) if options.metrics else None,
         )  # fmt: skip
         started, Server._start = Server._start, _not_started  # its cores are run by hand
         try:
@@ -251,6 +253,7 @@ def main() -> int:
     add("--path", default="/generate")
     add("--model", help="folder of another tokenizer than the smallest one (for --time)")
     add("--vocab-size", type=int, default=tiny_tokenizer.VOCAB)
+    add("--metrics", action="store_true", help="with metrics on (see metrics_cost.py)")
     add("--gate", type=float, help="fail when more bytecodes than this are executed")
     options = parser.parse_args()
     bench = Bench(options)

@@ -213,24 +213,20 @@ def test_structured_requests(start):
     assert at(scrape(one), "num_so_requests_total") == 1
 
 
-def test_several_cores_are_one_page(start):
-    cores = plan(read(), PlanSettings(cores=parse_cores(["3"]), unpinned=True))
+@pytest.mark.parametrize("spec", [["3"], ["ingress=0", "tokenize=1", "detok=2", "egress=1"]])
+def test_several_cores_are_one_page(start, spec):
+    cores = plan(read(), PlanSettings(cores=parse_cores(spec), unpinned=True))
     one = start(metrics=config(), options={"plan": cores})
     for k in range(12):  # connections are spread by the kernel
         assert generate(one, 1 + k % 3, stream=bool(k % 2)).status == 200
-    samples = scrape(one)
-    assert (
-        at(samples, "num_requests_total", UNARY) == at(samples, "num_requests_total", STREAM) == 6
-    )
+    route = {"endpoint": "/generate", "method": "POST"}
+    samples = until(one, lambda s: at(s, "http_requests_active", route) == 0)
+    assert at(samples, "num_requests_total", UNARY) == 6
+    assert at(samples, "num_requests_total", STREAM) == 6
     assert at(samples, "generation_tokens_histogram_sum") == 4 * (1 + 2 + 3)
     assert at(samples, "inter_token_latency_seconds_count") == 4 * (1 + 2)
-    route = {"endpoint": "/generate", "method": "POST"}
     assert at(samples, "http_responses_total", route, status_code="200") == 12
-    assert {dict(k[1])["core"] for k in samples if k[0] == "tpc_loop_turns_total"} == {
-        "0",
-        "1",
-        "2",
-    }
+    assert {dict(k[1])["core"] for k in samples if k[0] == "tpc_frames_total"} == {"0", "1", "2"}
 
 
 def test_errors_and_unknown_paths_are_counted_by_status(start):

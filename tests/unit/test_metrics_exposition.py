@@ -15,7 +15,7 @@ from tpc_server.metrics import buckets
 from tpc_server.metrics.exposition import Exposition
 from tpc_server.metrics.http import HttpMeter, endpoints, make_layout
 from tpc_server.metrics.layout import UNMATCHED, Layout
-from tpc_server.metrics.recorder import Recorder
+from tpc_server.metrics.recorder import SERIES, Recorder
 
 # SGLang's names (`TokenizerMetricsCollector` and its HTTP middleware), labels beside the common.
 FAMILIES = {
@@ -43,6 +43,11 @@ FAMILIES = {
 def page(layout, words, blocks, **more):
     text = Exposition(layout, words, blocks, **more).text().decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def series(recorder, label):
+    """Where the words of a new request's series start."""
+    return recorder.open("r", label, False, 0, False)[SERIES]
 
 
 def value(families, name, **labels):
@@ -109,8 +114,8 @@ def test_cores_are_added_up():
     for core, teams in zip(blocks, (("x", "y"), ("y", "z")), strict=True):
         recorder = Recorder(layout, words, core)
         for team in teams:
-            at = recorder.open(layout.label_text({"team": team}, None), False)[1]
-            words[at + layout.requests] += 1
+            at = series(recorder, layout.label_text({"team": team}, None))
+            words[at + layout.e2e.at] += 1
             words[at + layout.inter_token.at + 1] += 5
             words[at + layout.inter_token.at + layout.inter_token.sum_at] += 2_000_000_000
     families = page(layout, words, blocks, aborts=lambda: 3)
@@ -129,7 +134,7 @@ def test_label_values_are_escaped():
     layout = Layout(MetricsConfig(labels={"model_name": 'a"b\\c\nd', "team": ""}))
     words = [0] * layout.words
     team = '"}\n\u2028é\\'
-    at = Recorder(layout, words, 0).open(layout.label_text({"team": team}, None), False)[1]
+    at = series(Recorder(layout, words, 0), layout.label_text({"team": team}, None))
     words[at + layout.structured] = 1
     families = page(layout, words, [0])
     name = "sglang:num_so_requests_total"
@@ -193,8 +198,8 @@ def multiproc(tmp_path: Path) -> Path:
 def test_files_of_other_processes_are_merged(multiproc):
     layout = Layout(MetricsConfig(labels={"model_name": "m"}, multiproc_dir=str(multiproc)))
     words = [0] * layout.words
-    at = Recorder(layout, words, 0).open("", False)[1]
-    words[at + layout.requests] = 1
+    at = series(Recorder(layout, words, 0), "")
+    words[at + layout.e2e.at] = 1
     for _ in range(2):  # what was read is not counted again
         families = page(layout, words, [0])
         assert value(families, "sglang:num_running_reqs", tp_rank="0") == 4

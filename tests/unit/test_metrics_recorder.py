@@ -9,7 +9,7 @@ import pytest
 
 from tpc_server.boundary.server_args import MetricsConfig
 from tpc_server.metrics.layout import LABEL_BYTES, MAX_SERIES, OTHER, Layout, read_label
-from tpc_server.metrics.recorder import Recorder
+from tpc_server.metrics.recorder import SERIES, Recorder
 from tpc_server.stages.stream import DONE, STREAM
 
 MS = 1_000_000
@@ -25,36 +25,40 @@ class Frames:
         self.words = [0] * (self.layout.words + 16)
         self.recorder = Recorder(self.layout, self.words, 16, prefill)
         self.same = (None, None)
+        self.serial = 0
 
-    def stream(self, is_stream=True, created=0, label=None, structured=False):
-        group = SimpleNamespace(is_stream=is_stream, created_ns=created)
-        stream = SimpleNamespace(group=group, hot=[0] * (STREAM + 1))
-        stream.hot[STREAM] = stream
-        stream.meter = self.recorder.open("" if label is None else label, structured)
+    def stream(self, is_stream=True, created=0, label="", structured=False, recorded=True):
+        self.serial += 1
+        rid = f"r{self.serial}"
+        stream = SimpleNamespace(rid=rid, hot=[0] * (STREAM + 1), meter=None)
+        if recorded:
+            stream.meter = self.recorder.open(rid, label, is_stream, created, structured)
+        self.same = (None, None)
         return stream
+
+    def leave(self, stream):
+        self.recorder.forget(stream.rid)
+        self.same = (None, None)
 
     def step(self, now, *rows, latency=None):
         """Rows are (stream, tokens, finish); as the step loop has it, one list for equal rids."""
-        key = [id(row[0]) for row in rows]
-        if self.same[0] == key:
-            hot = self.same[1]
-        else:
-            hot = [None if row[0] is None else row[0].hot for row in rows]
-            self.same = (key, hot)
+        rids = [row[0] if isinstance(row[0], str) else row[0].rid for row in rows]
+        if self.same[0] != rids:
+            self.same = (rids, [object()] * len(rids))
         batch = SimpleNamespace(
-            n=len(rows), tok_lens=[row[1] for row in rows],
+            n=len(rows), rids=rids[:], tok_lens=[row[1] for row in rows],
             finish_reasons=[row[2] if len(row) > 2 else None for row in rows],
             prompt_tokens=[7] * len(rows), cached_tokens=[2] * len(rows),
             row_decode_latency=lambda row: latency, row_ended_outside=lambda row: False,
         )  # fmt: skip
-        self.recorder.step(batch, hot, now)
+        self.recorder.step(batch, self.same[1], now)
         for row, (stream, tokens, *finish) in enumerate(rows):
-            if stream is None:
+            if isinstance(stream, str):
                 continue
             if finish and finish[0] is not None:
-                self.recorder.ended(stream, batch, row, now)
-                stream.hot[STREAM] = None
-                self.same = (None, None)
+                if stream.meter is not None:
+                    self.recorder.ended(stream, batch, row, now)
+                self.leave(stream)
             stream.hot[DONE] += tokens
 
     def histogram(self, one, series=0, streaming=False):
@@ -101,11 +105,22 @@ def test_a_pause_belongs_to_the_interval_it_is_in():
 
 def test_rows_of_other_cores_and_unrecorded_streams_do_not_count():
     f = Frames()
-    a, quiet = f.stream(), f.stream()
-    quiet.meter = None
+    a, quiet = f.stream(), f.stream(recorded=False)
     for now in (10, 11, 12):
-        f.step(now * MS, (None, 1), (a, 1), (quiet, 1))
+        f.step(now * MS, ("other", 1), (a, 1), (quiet, 1))
+    f.step(13 * MS, (a, 1), ("another", 1))
+    assert f.histogram(f.layout.inter_token) == (3, 3 * MS, {0.002: 3})
+
+
+def test_who_leaves_between_steps_is_not_counted_on():
+    f = Frames()
+    a, b = f.stream(), f.stream()
+    f.step(10 * MS, (a, 1), (b, 1))
+    f.leave(b)
+    f.step(11 * MS, (a, 1), (b, 1))  # a row that was on its way
+    f.step(12 * MS, (a, 1))
     assert f.histogram(f.layout.inter_token)[0] == 2
+    assert not f.recorder._meters.keys() - {a.rid}
 
 
 def test_the_last_row_counts_the_request():
@@ -115,18 +130,15 @@ def test_the_last_row_counts_the_request():
     f.step(21 * MS, (a, 1))
     f.step(41 * MS, (a, 1, LENGTH))
     layout = f.layout
-    counted = {
-        name: f.counter(getattr(layout, name), streaming=True)
-        for name in ("prompt_tokens", "generation_tokens", "requests")
-    }
-    assert counted == {"prompt_tokens": 7, "generation_tokens": 3, "requests": 1}
-    assert f.counter(layout.cached) == 2 and f.counter(layout.structured) == 1
+    assert f.counter(layout.prompt_tokens, streaming=True) == 7
+    assert f.counter(layout.generation_tokens, streaming=True) == 3
+    assert f.counter(layout.structured) == 1
     assert f.histogram(layout.e2e, streaming=True) == (1, 40 * MS, {0.1: 1})
     assert f.histogram(layout.per_token, streaming=True) == (1, 15 * MS, {0.015: 1})
     assert f.histogram(layout.prompt_histogram) == (1, 7, {100.0: 1})
     assert f.histogram(layout.uncached_histogram) == (1, 5, {100.0: 1})
     assert f.histogram(layout.generation_histogram) == (1, 3, {100.0: 1})
-    assert f.counter(layout.requests) == 0  # none that is not a stream
+    assert f.histogram(layout.e2e)[0] == 0  # none that is not a stream
 
 
 def test_a_queue_abort_is_not_recorded():
@@ -134,7 +146,6 @@ def test_a_queue_abort_is_not_recorded():
     a = f.stream()
     batch = SimpleNamespace(row_ended_outside=lambda row: True)
     f.recorder.ended(a, batch, 0, 5 * MS)
-    assert a.meter is None
     assert [w for w in f.words if w] == [1]  # the number of series
 
 
@@ -176,7 +187,7 @@ def test_a_prefill_worker_has_no_tokens_times():
     layout = f.layout
     assert f.histogram(layout.first_token, streaming=True)[0] == 0
     assert f.histogram(layout.inter_token)[0] == 0
-    assert f.counter(layout.requests, streaming=True) == 1
+    assert f.histogram(layout.e2e, streaming=True)[0] == 1
 
 
 def test_numbers_of_any_size_fit_the_words():
@@ -202,7 +213,7 @@ def test_label_values_have_series_of_their_own_and_a_bound():
     f.step(9 * MS, (a, 1), (b, 1, LENGTH))
     assert f.histogram(layout.inter_token, 0)[0] == 2
     assert f.histogram(layout.inter_token, 1)[0] == 2
-    assert f.counter(layout.requests, 1, True) == 1
+    assert f.histogram(layout.e2e, 1, True)[0] == 1
     at = 16 + layout.series_at
     assert layout.label_values(read_label(f.words, at)) == ["m", "x", "3"]
     assert layout.label_values(read_label(f.words, at + layout.series_words)) == ["m", "y", ""]
@@ -211,7 +222,7 @@ def test_label_values_have_series_of_their_own_and_a_bound():
     long = f.stream(label=layout.label_text({"team": "é" * LABEL_BYTES}, None))
     assert f.words[16] == MAX_SERIES
     last = at + (MAX_SERIES - 1) * layout.series_words
-    assert long.meter[1] == last and read_label(f.words, last) == OTHER
+    assert long.meter[SERIES] == last and read_label(f.words, last) == OTHER
     assert layout.label_values(OTHER) == ["m", OTHER, OTHER]
 
 
@@ -220,7 +231,7 @@ def test_a_rebuilt_core_goes_on_with_its_words():
     label = f.layout.label_text({"team": "x"}, None)
     first = f.stream(label=label)
     f.recorder = Recorder(f.layout, f.words, 16)
-    assert f.stream(label=label).meter[1] == first.meter[1] and f.words[16] == 1
+    assert f.stream(label=label).meter[SERIES] == first.meter[SERIES] and f.words[16] == 1
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -228,7 +239,7 @@ def test_any_mix_of_rows_equals_the_model(seed):
     """Streams that come, go, pause and bring several tokens, in any order of steps."""
     rng = random.Random(seed)
     f = Frames()
-    live, kept, last = [], [], {}
+    live, last = [], {}
     total = intervals = firsts = ended = 0
     now = 1000 * MS
     for _ in range(300):
@@ -236,26 +247,28 @@ def test_any_mix_of_rows_equals_the_model(seed):
         if rng.random() < 0.1:
             live.append(f.stream(is_stream=rng.random() < 0.5, created=now - MS))
         rows = []
+        if live and rng.random() < 0.02:  # a client that goes away
+            f.leave(live.pop(rng.randrange(len(live))))
+        uneven = rng.random() < 0.2
         for stream in list(live):
             if rng.random() < 0.03:
                 continue
-            tokens = 1 if rng.random() < 0.95 else rng.choice([0, 2, 5])
+            tokens = rng.choice([0, 1, 1, 2, 5]) if uneven else 1
             finish = LENGTH if rng.random() < 0.03 else None
             rows.append((stream, tokens, finish))
-            if id(stream) not in last:
+            if stream.rid not in last:
                 firsts += 1
-                last[id(stream)] = now
+                last[stream.rid] = now
             elif tokens:
                 total += tokens
-                intervals += now - last[id(stream)]
-                last[id(stream)] = now
+                intervals += now - last[stream.rid]
+                last[stream.rid] = now
             if finish:
                 ended += 1
                 live.remove(stream)
-        kept += rows  # ids of ended streams are not used again
         f.step(now, *rows)
     counted, summed, _ = f.histogram(f.layout.inter_token)
     assert (counted, summed) == (total, intervals)
     layout = f.layout
     assert sum(f.histogram(layout.first_token, streaming=s)[0] for s in (True, False)) == firsts
-    assert sum(f.counter(layout.requests, streaming=s) for s in (True, False)) == ended
+    assert sum(f.histogram(layout.e2e, streaming=s)[0] for s in (True, False)) == ended

@@ -68,13 +68,17 @@ class Exposition:
         layout = self._layout
         series = self._merged()
         yield from self._by_stream(series)
+        prompt, uncached = (
+            h.at + h.sum_at for h in (layout.prompt_histogram, layout.uncached_histogram)
+        )
         yield self._counter(
-            "cached_tokens_total", "Prompt tokens that came from the cache, by source.",
-            series, layout.cached, "cache_source", "total",
+            "cached_tokens_total", "Prompt tokens that came from the cache, by source.", series,
+            lambda words, _: words[prompt] - words[uncached], "cache_source", "total",
         )  # fmt: skip
         yield self._counter(
-            "num_so_requests_total", "Requests with structured output.", series, layout.structured
-        )
+            "num_so_requests_total", "Requests with structured output.", series,
+            lambda words, _: words[layout.structured],
+        )  # fmt: skip
         names = list(layout.labels)
         aborted = CounterMetricFamily(
             _PREFIX + "num_aborted_requests", "Requests aborted by their clients.", labels=names
@@ -114,12 +118,16 @@ class Exposition:
 
     def _by_stream(self, series: list[_Series]) -> Iterator[Any]:
         layout = self._layout
-        for name, about, at in (
-            ("prompt_tokens_total", "Prompt tokens processed.", layout.prompt_tokens),
-            ("generation_tokens_total", "Tokens generated.", layout.generation_tokens),
-            ("num_requests_total", "Requests processed.", layout.requests),
+        for name, about, at, size in (
+            ("prompt_tokens_total", "Prompt tokens processed.", layout.prompt_tokens, 1),
+            ("generation_tokens_total", "Tokens generated.", layout.generation_tokens, 1),
+            ("num_requests_total", "Requests processed.", layout.e2e.at, layout.e2e.sum_at),
         ):
-            yield self._counter(name, about, series, at, "is_streaming")
+            yield self._counter(
+                name, about, series, lambda words, off, at=at, size=size: sum(  # type: ignore[misc]
+                    words[at + off : at + off + size]
+                ), "is_streaming",
+            )  # fmt: skip
         for name, about, histogram in (
             (
                 "time_to_first_token_seconds",
@@ -146,9 +154,10 @@ class Exposition:
             yield family
 
     def _counter(
-        self, name: str, about: str, series: list[_Series], at: int, extra: str = "",
-        value: str = "",
+        self, name: str, about: str, series: list[_Series],
+        count: Callable[[list[int], int], int], extra: str = "", value: str = "",
     ) -> Any:  # fmt: skip
+        """`count` takes a series' words and the offset of its streams' words."""
         from prometheus_client.core import CounterMetricFamily
 
         layout = self._layout
@@ -159,9 +168,9 @@ class Exposition:
             if extra == "is_streaming":
                 for streaming in (False, True):
                     offset = layout.stream_words if streaming else 0
-                    family.add_metric([*values, _flag(streaming)], one.words[at + offset])
+                    family.add_metric([*values, _flag(streaming)], count(one.words, offset))
             else:
-                family.add_metric([*values, value] if extra else values, one.words[at])
+                family.add_metric([*values, value] if extra else values, count(one.words, 0))
         return family
 
     def _histogram_family(self, name: str, about: str, *extra: str) -> Any:

@@ -3,7 +3,9 @@
 Every core has one block of 64-bit words in the shared region. Only the core's thread writes there,
 one word at a time, so whoever reads needs no lock and no message: a scrape adds up the blocks of
 all cores. A block holds a counter of `/v1/loads` times, HTTP counters by route, and *series*: one
-for each set of label values that requests brought, with its histograms and counters.
+for each set of label values that requests brought, with its histograms and counters. What follows
+from them has no words: requests are the count of their latencies, cached tokens the prompt tokens
+that were not computed.
 
 The layout is a pure function of the configuration and the routes, so that another process finds
 the same places.
@@ -41,7 +43,7 @@ class Histogram:
     nanoseconds where `scale` is 1e9, tokens where it is 1.
     """
 
-    __slots__ = ("at", "bounds", "limits", "scale", "sum_at", "words")
+    __slots__ = ("at", "bounds", "limits", "place", "scale", "sum_at", "words")
 
     def __init__(self, at: int, bounds: tuple[float, ...], scale: float) -> None:
         self.at = at
@@ -50,6 +52,8 @@ class Histogram:
         self.limits = [bound * scale for bound in bounds]
         self.sum_at = len(bounds) + 1  # relative to the first bucket
         self.words = len(bounds) + 2
+        # What recording a value takes: first bucket, limits, sum.
+        self.place = (at, self.limits, at + self.sum_at)
 
 
 class Layout:
@@ -76,7 +80,6 @@ class Layout:
 
         self._at = LABEL_WORDS
         self.structured = self._word()
-        self.cached = self._word()
         self.prompt_histogram = self._histogram(prompt, tokens)
         self.uncached_histogram = self._histogram(prompt, tokens)
         self.generation_histogram = self._histogram(generation, tokens)
@@ -85,7 +88,6 @@ class Layout:
         self._streams_at = self._at
         self.prompt_tokens = self._word()
         self.generation_tokens = self._word()
-        self.requests = self._word()
         self.first_token = self._histogram(ttft, second)
         self.per_token = self._histogram(itl, second)
         self.e2e = self._histogram(e2e, second)

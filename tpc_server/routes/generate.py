@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 _PRIORITY: Final = GENERATE["priority"]
 _SAMPLING: Final = GENERATE["sampling_params"]
-_GRAMMARS: Final = tuple(
-    SAMPLING[name] for name in ("json_schema", "regex", "ebnf", "structural_tag")
-)
+# json_schema, regex, ebnf, structural_tag
+_GRAMMARS: Final = slice(SAMPLING["json_schema"], SAMPLING["structural_tag"] + 1)
 
 
 class GenerateHandlers(BesideHandlers):
@@ -71,5 +70,5 @@ class GenerateHandlers(BesideHandlers):
 
 def _structured(items: list[Item]) -> list[bool] | None:
     """Which items follow a grammar; None: none does."""
-    flags = [any([item.wire[_SAMPLING][at] for at in _GRAMMARS]) for item in items]
-    return flags if any(flags) else None
+    flags = [any(item.wire[_SAMPLING][_GRAMMARS]) for item in items]
+    return flags if True in flags else None

@@ -230,7 +230,9 @@ class DetokStage(StepLoop):
             stream.group_rid = group_rid
             if meter is not None and meter[1] is not None:
                 structured = meter[2] is not None and meter[2][index]
-                stream.meter = self.recorder.open(meter[1], structured)
+                stream.meter = self.recorder.open(
+                    wire_rid, meter[1], is_stream, created_ns, structured
+                )
             self.prepare(stream)
             group.streams.append(stream)
             self.enter(stream)

@@ -278,7 +278,12 @@ class IngressStage:
         conn = self.connections.get(key)
         if conn is None or conn.queue or conn.eof or self.draining or conn.parser.started:
             return False
-        self._landed(conn)
+        conn.inflight = False
+        self.inflight -= 1
+        self.counters.inflight = self.inflight
+        if self.http_meter is not None:
+            self.http_meter.ended(conn.route)
+            conn.route = -1
         self._step(conn, connection.ANSWERED)
         conn.deadline_ns = self._now_ns + self.setup.idle_timeout_ns
         return True

@@ -98,6 +98,8 @@ class StreamRows:
         stream.hot[MODE] = SLOW  # a row of it may still follow in the step that is being handled
         self.streams.pop(stream.wire_rid, None)
         self.hot.pop(stream.wire_rid, None)
+        if stream.meter is not None:
+            self.recorder.forget(stream.wire_rid)
         stream.hot[STREAM] = None  # it holds the list: no cycles, no collector runs while serving
         self.counters.live_requests = len(self.streams)
 
