@@ -18,7 +18,24 @@ TEXT_OPEN: Final = b'data: {"text":"'
 IDS_OPEN: Final = b'","output_ids":['
 META_OPEN: Final = b'],"meta_info":{'
 
-_dump: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+# What `JSONEncoder.encode` makes anew at every call; its own object would be shared between cores.
+_make_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
+_quote: Any = json.encoder.encode_basestring
+
+
+def _refuse(value: Any) -> Any:
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def _dump(value: Any) -> str:
+    if _make_encoder is None:  # an interpreter without the C part
+        separators = (",", ":")
+        return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=separators).encode(
+            value
+        )
+    # No markers, refuse what is no JSON, no indent; keys neither sorted nor left out; no NaN.
+    encode = _make_encoder(None, _refuse, _quote, None, ":", ",", False, False, False)
+    return "".join(encode(value, 0))
 
 
 def to_json(value: Any) -> bytes:
