@@ -320,7 +320,8 @@ CHOICES: tuple[Choice, ...] = (
     ),
     Choice(
         "loads-source", "`/v1/loads` where no snapshot file is published", "an error",
-        "an empty list", "what the scheduler's internal state says, else our own counts, with `source`",
+        "an empty list",
+        "what the scheduler's internal state says, else our own counts, with `source`",
         "a router learns something, and what it rests on",
         proof="tests/e2e/test_loads.py::test_a_silent_scheduler_does_not_keep_the_answer",
     ),
