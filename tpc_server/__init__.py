@@ -7,8 +7,8 @@ Python and a scheduler pays only for what it drives.
 from .version import __version__
 
 _HOME = {
-    "Server": "server",
-    "ServerError": "server",
+    "Server": "modes",
+    "ServerError": "modes",
     "Options": "config",
     "IngressRequest": "boundary.port",
     "ServerArgs": "boundary.server_args",

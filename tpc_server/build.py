@@ -146,12 +146,10 @@ class StageSet:
             return RemoteWriter(key, port, self.detok.held_up)
         egress = self.egress
         assert egress is not None
-        writer = egress.writers.get(key)
-        if writer is None:
+        if key not in egress.writers:
             # The connection of another core may have come with the same messages as its request.
             egress.poll(len(egress.inbox))
-            writer = egress.writers.get(key)
-        return writer or gone_writer(key)
+        return egress.writers.get(key) or gone_writer(key)
 
     def _watch_helper(self, fd: int, handler: Any) -> None:
         self._reactor.register(fd, IN, handler)
@@ -183,6 +181,11 @@ class StageSet:
 
     def _probed(self, well: bool) -> None:
         self._words[mesh.SILENT] = 0 if well else 1
+
+    def retire(self) -> None:
+        """No new connections: another process takes them; the others close as they are answered."""
+        if self.ingress is not None:
+            self.ingress.retire()
 
     def drain(self) -> None:
         """No new connections; the others close at their next answer."""

@@ -38,6 +38,7 @@ _DEATH_WINDOW_NS: Final = 30_000_000_000
 _STOP_GRACE_NS: Final = 2_000_000_000
 
 CMD_DRAIN: Final = b"drain"
+CMD_RETIRE: Final = b"retire"
 CMD_STOP: Final = b"stop"
 CMD_WARMUP: Final = b"warmup"
 CMD_ACCEPT: Final = b"accept"
@@ -337,6 +338,9 @@ class Core:
             self.stages.start_accepting()
         elif name == CMD_WARMUP:
             self.stages.warm_up()
+        elif name == CMD_RETIRE:
+            self._accepting = False
+            self.stages.retire()
         elif name == CMD_DRAIN:
             self._accepting = False
             self.stages.drain()

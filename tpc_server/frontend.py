@@ -133,6 +133,14 @@ class Frontend:
                     sender.post_urgent(wire.COMMAND, name, (payload,))
                     sender.flush()
 
+    def start_retiring(self) -> None:
+        """Accept no more, and keep the connections there are until their next answer."""
+        self.command(cores_.CMD_RETIRE)
+
+    def wake_fileno(self) -> int:
+        """What `wait_event` waits for."""
+        return self._wake.fileno()
+
     def start_drain(self) -> None:
         """Stop accepting; connections close at their next answer."""
         self.command(cores_.CMD_DRAIN)
@@ -148,13 +156,13 @@ class Frontend:
             self._wake.read()
         return rang
 
-    def shutdown(self) -> None:
+    def shutdown(self, message: str = SHUTTING_DOWN) -> None:
         """End what is left with an error, stop the cores, close everything. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self._words[mesh.STOPPED] = 1
-        self.command(cores_.CMD_STOP, SHUTTING_DOWN.encode())
+        self.command(cores_.CMD_STOP, message.encode())
         deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:
             thread.join(max(0.1, deadline - time.monotonic()))

@@ -322,13 +322,26 @@ def broadcast(
     Every ring that has room is filled, whole records and fragments, before the first full one
     is waited for. A dead consumer's ring is skipped. The parts are free again on return.
     """
-    unsent, unfinished = _offer(senders, (), kind, key, parts)
+    left = offer(senders, (), kind, key, parts)
+    return complete(*left, kind, key, parts, stopped, waiter)
+
+
+def complete(
+    unsent: Sequence[Sender],
+    unfinished: Sequence[Sender],
+    kind: int,
+    key: bytes,
+    parts: Sequence[Part],
+    stopped: Callable[[], bool],
+    waiter: SpaceWaiter,
+) -> bool:
+    """Goes on where `offer` left off; False only once `stopped()` is true."""
     while unsent or unfinished:
         if stopped():
             return False
         # Armed before the look: space freed after it rings, whatever the look has missed.
         waiter.arm()
-        unsent, unfinished = _offer(unsent, unfinished, kind, key, parts)
+        unsent, unfinished = offer(unsent, unfinished, kind, key, parts)
         if unsent or unfinished:
             waiter.wait(BACKSTOP_MS)
         else:
@@ -336,7 +349,7 @@ def broadcast(
     return True
 
 
-def _offer(
+def offer(
     unsent: Sequence[Sender],
     unfinished: Sequence[Sender],
     kind: int,

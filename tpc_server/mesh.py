@@ -30,7 +30,7 @@ from .shm import Region, RegionMapping
 SCHEDULER: Final = -1
 ALIEN: Final = -2
 SPACE: Final = -3  # where the scheduler's pushes wait for space; it may sleep for data meanwhile
-_EXTRA_ENDS: Final = 3
+EXTRA_ENDS: Final = 3
 
 DATA: Final = 0
 ABORTS: Final = 1
@@ -78,7 +78,7 @@ class Mesh:
                     caps[core, other, DATA] = (CORE_RING_BYTES, stage_cap)
         at = _PAGE  # the first page: state words
         self._bells = at
-        at += (self.n + _EXTRA_ENDS) * DOORBELL_BYTES
+        at += (self.n + EXTRA_ENDS) * DOORBELL_BYTES
         at += -at % _PAGE
         self._counters = at
         at += self.n * WORDS * 8
@@ -94,7 +94,7 @@ class Mesh:
         at += -at % _PAGE
         self.size = at
         self.region = Region.create(at, "tpc-link")
-        self.events = [EventFd() for _ in range(self.n + _EXTRA_ENDS)]
+        self.events = [EventFd() for _ in range(self.n + EXTRA_ENDS)]
 
     def counters_at(self, core: int) -> int:
         """Index of a core's first published counter among the region's words."""
@@ -114,7 +114,7 @@ class Mesh:
 
     def doorbell_at(self, end: int) -> int:
         """Offset of an end's doorbell."""
-        return self._bells + (end % (self.n + _EXTRA_ENDS)) * DOORBELL_BYTES
+        return self._bells + (end % (self.n + EXTRA_ENDS)) * DOORBELL_BYTES
 
     def close(self) -> None:
         """Close descriptors; only after every thread that used an end has ended."""

@@ -19,22 +19,9 @@ from .config import Options
 from .frontend import Frontend, ServerError, load_texts, make_mesh
 from .listen import Bound, bind
 from .log import LogWriter
-from .parsers.formats import check_names
+from .server_checks import check_arguments
 
 __all__ = ["Server", "ServerError"]
-
-
-def check_numbers(to_cap: int, from_cap: int, stage_cap: int, cores: Any) -> None:
-    named = {
-        "to_scheduler_cap": to_cap,
-        "from_scheduler_cap": from_cap,
-        "stage_channel_cap": stage_cap,
-    }
-    for name, value in named.items():
-        if type(value) is not int or value < 1:
-            raise TypeError(f"{name} must be a positive int, got {value!r}")
-    if cores is not None and not all(type(c) is int and c >= 0 for c in cores):
-        raise TypeError(f"cores must be None or a list of CPU numbers, got {cores!r}")
 
 
 def default_plan(args: ServerArgs, cores: Sequence[int] | None) -> CorePlan:
@@ -62,15 +49,9 @@ class Server(Frontend):
         stage_channel_cap: int = 8192, cores: Sequence[int] | None = None, *,
         options: Options | None = None, bound: Bound | None = None,
     ) -> None:  # fmt: skip
-        if not isinstance(server_args, ServerArgs):
-            raise TypeError(f"server_args must be ServerArgs, got {type(server_args).__name__}")
-        try:
-            check_names(server_args.reasoning_parser, server_args.tool_call_parser)
-        except ValueError as error:
-            raise TypeError(f"ServerArgs: {error}") from None
-        check_numbers(to_scheduler_cap, from_scheduler_cap, stage_channel_cap, cores)
-        if not 0 <= server_args.port + (port_offset or 0) <= 65535:
-            raise TypeError(f"port_offset {port_offset}: the port would be outside 0 to 65535")
+        check_arguments(
+            server_args, port_offset, to_scheduler_cap, from_scheduler_cap, stage_channel_cap, cores
+        )
         options = options or Options()
         texts = load_texts(server_args)
         plan = options.plan or default_plan(server_args, cores)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -144,8 +143,7 @@ def _build(tree: Tree, options: list[str], pgo: bool) -> None:
     total = FILES * (2 if pgo else 1) if not (pgo and done) else 0
     make = ["make", f"-j{cores()}"]
     if pgo:
-        # make puts it into a line of its shell.
-        make.append(f"PROFILE_TASK={shlex.quote(str(PGO_TASK)).replace('$', '$$')}")
+        make.append(f"PROFILE_TASK={PGO_TASK}")
     run(
         make,
         f"compiling {kind}" + (" twice" if pgo else ""),

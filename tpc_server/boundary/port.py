@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..mailbox import Receiver, SpaceWaiter, broadcast
-from ..mesh import ABORTS, PUSHES_BLOCKED, PUSHES_BLOCKED_NS, SCHEDULER, SPACE, STOPPED, Ends, Mesh
+from ..mailbox import Receiver, SpaceWaiter, broadcast, complete, offer
+from ..mesh import ABORTS, PUSHES_BLOCKED, PUSHES_BLOCKED_NS, SCHEDULER, SPACE, STOPPED, Ends
 from ..ring import Record
 from . import wire
 
@@ -36,7 +36,8 @@ class IngressRequest:
 class SchedulerPort:
     """What `Server` offers a scheduler, over one mesh."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Any) -> None:
+        """`mesh`: a `Mesh`, or what a scheduler's process knows of one."""
         ends = self._ends = Ends(mesh)
         self._words = ends.words
         plan = mesh.plan
@@ -52,6 +53,7 @@ class SchedulerPort:
         self._push_lock = threading.Lock()
         self._wait_lock = threading.Lock()  # `close` must not take the event from under a sleeper
         self._wake = mesh.events[SCHEDULER]
+        self.make: Callable[[Record], IngressRequest] = request_of  # a message out of a record
 
     # -- receiving -------------------------------------------------------------------
 
@@ -76,9 +78,9 @@ class SchedulerPort:
                 break
             records = receiver.drain(room)
             for record in records:
-                out.append(_request(record))
+                out.append(self.make(record))
             if held and len(records) < room and not receiver.partial:
-                out += [_request(record) for record in held]
+                out += [self.make(record) for record in held]
                 held.clear()
         return out
 
@@ -92,6 +94,20 @@ class SchedulerPort:
             if not self._sleeper.try_sleep(self._all):
                 return True
             return self._sleeper.wait(timeout_ms)
+
+    def arm(self) -> bool:
+        """For who sleeps on several ports: False when there is something to receive now."""
+        return not any(self._held) and self._sleeper.try_sleep(self._all)
+
+    def disarm(self, rung: bool) -> None:
+        """After that sleep; `rung`: its descriptor woke it."""
+        self._sleeper.disarm()
+        if rung:
+            self._sleeper.clear()
+
+    def fileno(self) -> int:
+        """What wakes it."""
+        return self._sleeper.fileno()
 
     def close(self) -> None:
         """After STOPPED is set: returns once no thread waits in a call, nor will again."""
@@ -109,6 +125,31 @@ class SchedulerPort:
             if self._stopped():
                 return False
             return broadcast(self._frames, kind, key, parts, self._stopped, self._space)
+
+    def offer(self, kind: int, key: bytes, parts: Sequence[Any]) -> Callable[[], bool] | None:
+        """As `push`, without waiting: None, or what waits for the cores that had no room.
+
+        That must be called before anything else is pushed here.
+        """
+        if self._stopped():
+            return None
+        self._push_lock.acquire()
+        try:
+            left = offer(self._frames, (), kind, key, parts)
+        except BaseException:
+            self._push_lock.release()
+            raise
+        if not any(left):
+            self._push_lock.release()
+            return None
+
+        def finish() -> bool:
+            try:
+                return complete(*left, kind, key, parts, self._stopped, self._space)
+            finally:
+                self._push_lock.release()
+
+        return finish
 
     def doorbells(self) -> tuple[int, int]:
         """(written, saved): wake-ups of cores by pushes."""
@@ -137,7 +178,8 @@ class _TimedWaiter(SpaceWaiter):
         return rung
 
 
-def _request(record: Record) -> IngressRequest:
+def request_of(record: Record) -> IngressRequest:
+    """The message in a record of the request ring."""
     import numpy
 
     payload = record[2]

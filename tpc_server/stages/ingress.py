@@ -18,7 +18,6 @@ from ..render import http, native
 from .accept import Acceptor
 from .connections import Connection
 from .egress import RemoteWriter
-from .inflating import Inflating
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -54,11 +53,10 @@ class IngressStage:
         self._now_ns = 0
         self._edges = connection.MACHINE.compile()
         self._heads = KnownHeads()
-        self.draining = False
+        self.draining = False  # no more connections at all
+        self.leaving = False  # every answer is its connection's last
         self.inflight = 0
         self.http_meter: Any = None  # of metrics, where they are wanted
-        self.extra = b""  # header lines of every answer to the request that is being dispatched
-        self.inflating = Inflating()
 
     # -- stage protocol --------------------------------------------------------------
 
@@ -84,14 +82,11 @@ class IngressStage:
                 self._detached(conn)
             elif kind == frame.I_ALIVE and conn.inflight:
                 conn.deadline_ns = 0
-        if self.inflating.queue:
-            self.inflating.step(self)
-            done += 1
         return done
 
     def pure_poll(self) -> bool:
-        """Whether messages or compressed bodies wait."""
-        return bool(self.inbox or self.inflating.queue)
+        """Whether messages wait."""
+        return bool(self.inbox)
 
     def on_tick(self, now_ns: int) -> None:
         """Time-outs, and accepting again after a shortage of descriptors."""
@@ -103,9 +98,15 @@ class IngressStage:
 
     # -- accepting -------------------------------------------------------------------
 
+    def retire(self) -> None:
+        """Another process accepts now. Who is connected gets an answer, the last one; connections
+        without a request stay open, so that none is lost on its way."""
+        self.leaving = True
+        self.acceptor.stop()
+
     def stop_accepting(self) -> None:
         """Drain: who connects is refused; answers to the others say `Connection: close`."""
-        self.draining = True
+        self.draining = self.leaving = True
         self.acceptor.close()
         for conn in list(self.connections.values()):
             if conn.state == connection.OPEN_IDLE:
@@ -171,7 +172,7 @@ class IngressStage:
             self._step(conn, connection.BYTES)
             request = self._heads.find(data)
             if request is not None:
-                self._begin(conn, request, self.draining)
+                self._begin(conn, request, self.leaving)
                 return
             conn.deadline_ns = self._now_ns + self.setup.header_timeout_ns
             self._feed(conn, data, True)
@@ -195,14 +196,14 @@ class IngressStage:
             if between and len(ready) == 1 and not parser.started:
                 self._heads.learn(data, ready[0])
             self._take_requests(conn)
+        if parser.wants_continue and not conn.continued and not conn.inflight:
+            refusal = self.router.refuse_early(parser)
+            if refusal is not None:
+                self._refuse(conn, refusal)
+                return
+            conn.continued = True
+            conn.writer.write(http.CONTINUE)
         if parser.in_body and not conn.inflight:
-            if conn.body_mark < 0:
-                refusal = self.router.refuse_early(parser)
-                if refusal is not None:
-                    self._refuse(conn, refusal)
-                    return
-                if parser.wants_continue:
-                    conn.writer.write(http.CONTINUE)
             self._body_goes_on(conn)
 
     def _body_goes_on(self, conn: Connection) -> None:
@@ -217,6 +218,7 @@ class IngressStage:
         if not ready:
             return
         conn.parser.ready = []
+        conn.continued = False
         conn.body_mark = -1
         conn.queue.extend(ready)
         if len(conn.queue) > _MAX_PIPELINED:
@@ -233,17 +235,12 @@ class IngressStage:
                 # An informational answer costs a half-closed client nothing, and the kernel of
                 # one that is gone answers it with a reset.
                 conn.writer.write(http.CONTINUE)
-            self._begin(conn, request, self.closes(conn, request))
+            self._begin(conn, request, self._closes(conn, request))
             return
         self._enter(conn)
         self.counters.errors += 1
-        body = error.body
-        if body is None:
-            body = native.error_body(error.message, error.status)
-        extra = self.router.extra_lines(request.headers)
-        if error.status == 401:
-            extra += http.CHALLENGE
-        self.answer(conn, error.status, body, http.JSON, True, request.method == b"HEAD", extra)
+        body = native.error_body(error.message, error.status)
+        self.answer(conn, error.status, body, http.JSON, True, request.method == b"HEAD")
 
     def _begin(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         self._enter(conn)
@@ -258,13 +255,12 @@ class IngressStage:
         conn.deadline_ns = 0
         self._step(conn, connection.REQUEST)
 
-    def closes(self, conn: Connection, request: HttpRequest) -> bool:
-        """Whether the answer is the connection's last one."""
+    def _closes(self, conn: Connection, request: HttpRequest) -> bool:
         # HTTP/1.0 would have to be told that its connection stays: it is closed instead.
         return (
             not request.keep_alive
             or not request.http11
-            or self.draining
+            or self.leaving
             or (conn.eof and not conn.queue)
         )
 
@@ -273,8 +269,6 @@ class IngressStage:
         head_only: bool = False, extra: bytes = b"",
     ) -> None:  # fmt: skip
         """Answer the request in flight from this core."""
-        if self.extra:
-            extra += self.extra
         self.counters.answers += 1
         if self.http_meter is not None:
             self.http_meter.answering(conn.route, status)
@@ -329,7 +323,7 @@ class IngressStage:
         conn.close_after = True
         conn.deadline_ns = 0
         self._want(conn, reactor.RDHUP)
-        conn.queue.append(refused(error, conn.parser))
+        conn.queue.append(refused(error, conn.parser.head_only))
         if not conn.inflight:
             if conn.state == connection.OPEN_IDLE:
                 self._step(conn, connection.BYTES)
@@ -430,9 +424,7 @@ class IngressStage:
         for conn in list(self.connections.values()):
             if egress:
                 self._reset(conn)
-            elif conn.inflight and not (
-                conn.key in self.router.beside or self.inflating.holds(conn)
-            ):
+            elif conn.inflight and conn.key not in self.router.beside:
                 # Its error answer may still be on the way; if it is not, and the core does not
                 # know of it since its restart, the client must not wait.
                 conn.deadline_ns = self._now_ns + self.setup.linger_ns

@@ -1,0 +1,80 @@
+"""A mesh that another process made, as its scheduler sees it. Owner: the scheduler's thread.
+
+Standard library only: importable in a scheduler's process with a GIL.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..mailbox import DOORBELL_BYTES, EventFd
+from ..mesh import EXTRA_ENDS, SCHEDULER, Lane, Mesh
+from ..shm import Region
+
+
+def describe(mesh: Mesh) -> tuple[dict[str, Any], list[int]]:
+    """What the scheduler's end must know, and the descriptors that go with it."""
+    rings = [[*lane, *mesh.ring(lane)] for lane in mesh.lanes() if SCHEDULER in (lane[0], lane[1])]
+    about = {
+        "cores": mesh.n,
+        "tokenize": list(mesh.plan.stage_cores("tokenize")),
+        "detok": list(mesh.plan.stage_cores("detok")),
+        "rings": rings,
+        "bells": mesh.doorbell_at(0),
+        "counters": mesh.counters_at(0),
+        "size": mesh.size,
+    }
+    return about, [mesh.region.fd, *[event.fileno() for event in mesh.events]]
+
+
+class _Stages:
+    """Which cores the scheduler talks to; the part of a plan that it needs."""
+
+    def __init__(self, about: dict[str, Any]) -> None:
+        self._of = {"tokenize": tuple(about["tokenize"]), "detok": tuple(about["detok"])}
+
+    def stage_cores(self, stage: str) -> tuple[int, ...]:
+        """Indices of the cores that run `stage`."""
+        return self._of[stage]
+
+
+class AttachedMesh:
+    """Same face as `Mesh`, for the ends of the scheduler."""
+
+    def __init__(self, about: dict[str, Any], fds: list[int]) -> None:
+        """Takes the descriptors. Raises ValueError when they are not what `about` says."""
+        self.n = int(about["cores"])
+        self.plan = _Stages(about)
+        self._bells = int(about["bells"])
+        self._counters = int(about["counters"])
+        self._rings: dict[Lane, tuple[int, int, int]] = {
+            (row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in about["rings"]
+        }
+        self.size = int(about["size"])
+        if len(fds) != 1 + self.n + EXTRA_ENDS:
+            for fd in fds:
+                os.close(fd)
+            raise ValueError(f"{len(fds)} descriptors came with a mesh of {self.n} cores")
+        self.events = [EventFd(fd) for fd in fds[1:]]
+        self.region = Region.attach(fds[0], self.size)
+
+    def counters_at(self, core: int) -> int:
+        """Index of a core's first published counter among the region's words."""
+        from ..counters import WORDS
+
+        return self._counters + core * WORDS
+
+    def ring(self, lane: Lane) -> tuple[int, int, int]:
+        """(offset, capacity in bytes, capacity in records) of a lane's ring."""
+        return self._rings[lane]
+
+    def doorbell_at(self, end: int) -> int:
+        """Offset of an end's doorbell."""
+        return self._bells + (end % (self.n + EXTRA_ENDS)) * DOORBELL_BYTES
+
+    def close(self) -> None:
+        """Close descriptors; only after every thread that used an end has ended."""
+        for event in self.events:
+            event.close()
+        self.region.close()

@@ -1,0 +1,289 @@
+"""Frontend processes that this scheduler started. Owner: the scheduler's thread.
+
+A *seat* is what clients see: listening sockets that outlive every process. It has one process that
+takes new connections, and for a while others that finish what they have (after a reload).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from .attached import AttachedMesh
+from .hub import Hub
+from .link import Link
+from .messages import Channel, LinkClosed
+
+_START_S: Final = 120.0
+_LONG_LIVED_S: Final = 10.0
+_FIRST_PAUSE_S: Final = 0.1
+_MOST_PAUSE_S: Final = 5.0
+_KILL_S: Final = 2.0
+
+
+class StartError(Exception):
+    """A frontend process could not start; the text says why."""
+
+
+class Starting:
+    """A process that has not said yet where its rings are."""
+
+    def __init__(self, process: Any, channel: Channel) -> None:
+        self.process = process
+        self.channel = channel
+        self.since = time.monotonic()
+
+
+class Seat:
+    """The listening sockets of one frontend, and the process that has them."""
+
+    def __init__(
+        self, hub: Hub, listeners: list[list[socket.socket]], config: dict[str, Any],
+        command: list[str], stall_s: float, log: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.listeners = listeners
+        self._hub = hub
+        self._config = config
+        self._command = command
+        self._stall_s = stall_s
+        self._log = log
+        self.link: Link | None = None
+        self._starting: Starting | None = None
+        self._retired: list[Link] = []
+        self._dying: list[Any] = []  # processes to be reaped
+        self._pause_s = _FIRST_PAUSE_S
+        self._retry_at = 0.0
+        self.reloading = False
+        self.restarts = 0
+        self.stopping = False
+
+    # -- starting ----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a process; `tend` goes on from there."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    [*self._command, "--sidecar", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                    start_new_session=True, env=child_environment(),
+                )  # fmt: skip
+            except OSError as error:
+                ours.close()
+                raise StartError(f"{self._command[0]} does not start: {error}") from None
+        channel = Channel(ours)
+        channel.send(
+            {"config": self._config, "listeners": [len(group) for group in self.listeners]},
+            [sock.fileno() for group in self.listeners for sock in group],
+        )
+        self._starting = Starting(process, channel)
+
+    def wait_started(self, timeout_s: float = _START_S) -> None:
+        """The first start: until it takes connections. Raises StartError with its own words."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            starting = self._starting
+            if starting is not None:
+                self._answer(starting, 0.05)
+            link = self.link
+            if link is not None:
+                link.hear()
+                if link.accepting:
+                    return
+                if link.gone:
+                    raise StartError(link.failure or "the frontend process ended while it started")
+                time.sleep(0.005)
+            elif self._starting is None:
+                raise StartError(self.failure or "the frontend process ended while it started")
+            if time.monotonic() > deadline:
+                raise StartError(f"the frontend process did not start in {timeout_s:.0f} s")
+
+    failure = ""
+
+    def _answer(self, starting: Starting, wait_s: float) -> None:
+        """The process's first words, if they have come."""
+        try:
+            message = starting.channel.wait(wait_s) if wait_s else starting.channel.poll()
+        except TimeoutError:
+            message = None
+        except LinkClosed:
+            self.failure = self.failure or _epitaph(starting.process)
+            self._give_up(starting)
+            return
+        if message is None:
+            if time.monotonic() - starting.since > _START_S:
+                self.failure = "it did not answer"
+                self._give_up(starting)
+            return
+        if "refused" in message:
+            self.failure = str(message["refused"])
+            self._give_up(starting)
+            return
+        try:
+            mesh = AttachedMesh(message["mesh"], starting.channel.take_fds())
+        except (KeyError, ValueError, OSError) as error:
+            self.failure = f"its rings cannot be used: {error}"
+            self._give_up(starting)
+            return
+        self._starting = None
+        link = Link(starting.channel, mesh, self._stall_s)
+        link.process = starting.process
+        if self.link is not None:  # a reload: the old one goes on until the new one accepts
+            self._retired.append(self.link)
+        self.link = link
+        self._hub.add(link)
+
+    def _give_up(self, starting: Starting) -> None:
+        self._starting = None
+        starting.channel.close()
+        _kill(starting.process)
+        self._dying.append(starting.process)
+        self.reloading = False
+        if self.link is None:
+            self._later()
+        self._log(f"a frontend process did not start: {self.failure}")
+
+    def _later(self) -> None:
+        self._retry_at = time.monotonic() + self._pause_s
+        self._pause_s = min(_MOST_PAUSE_S, self._pause_s * 2)
+
+    # -- life --------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Go on with whatever is due; returns at once."""
+        self._dying = [process for process in self._dying if process.poll() is None]
+        starting = self._starting
+        if starting is not None:
+            self._answer(starting, 0)
+        for one in [one for one in (*self._retired, self.link) if one is not None and one.gone]:
+            self._bury(one)
+        link = self.link
+        if link is not None and link.accepting:
+            self.reloading = False
+            for old in self._retired:
+                if not old.retired:
+                    old.retired = True
+                    old.channel.send({"retire": self._config["drain_s"]})
+        if link is not None and link.reload_asked:
+            link.reload_asked = False
+            self.reload()
+        idle = link is None and self._starting is None and not self.stopping
+        if idle and time.monotonic() >= self._retry_at:
+            self.restarts += 1
+            try:
+                self.start()
+            except StartError as error:
+                self.failure = str(error)
+                self._later()
+
+    def reload(self) -> bool:
+        """Start another process; it takes over once it accepts. False while one is starting."""
+        if self._starting is not None or self.reloading or self.stopping:
+            return False
+        self.reloading = True
+        self.start()
+        return True
+
+    def _bury(self, link: Link) -> None:
+        lived = time.monotonic() - link.since
+        self._hub.bury(link)
+        _kill(link.process)
+        self._dying.append(link.process)
+        if link in self._retired:
+            self._retired.remove(link)
+            return
+        self.link = None
+        if lived > _LONG_LIVED_S:
+            self._pause_s = _FIRST_PAUSE_S
+            self._retry_at = 0.0
+        else:
+            self._later()
+        if not self.stopping:
+            why = link.failure or _epitaph(link.process)
+            self._log(f"a frontend process is gone ({why}); its requests are aborted")
+
+    def processes(self) -> list[int]:
+        """Pids of the processes that run, the newest last."""
+        found = [link.process.pid for link in (*self._retired, self.link) if link is not None]
+        return found + ([self._starting.process.pid] if self._starting is not None else [])
+
+    # -- ends --------------------------------------------------------------------------
+
+    def stop(self, drain_s: float) -> None:
+        """Tell every process to finish, and wait for it within the limit; then end it."""
+        self.stopping = True
+        if self._starting is not None:
+            self._give_up(self._starting)
+        links = [link for link in (*self._retired, self.link) if link is not None]
+        for link in links:
+            link.channel.send({"drain": drain_s} if drain_s else {"stop": True})
+        deadline = time.monotonic() + drain_s + _KILL_S
+        for link in links:
+            while not link.gone and time.monotonic() < deadline:
+                link.hear()
+                if link.process.poll() is not None:
+                    break
+                time.sleep(0.01)
+            _kill(link.process)
+            self._hub.bury(link)
+            link.process.wait()
+        self._retired.clear()
+        self.link = None
+        for process in self._dying:
+            process.wait()
+
+
+def _kill(process: Any) -> None:
+    if process.poll() is None:
+        try:
+            process.send_signal(signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def _epitaph(process: Any) -> str:
+    """How a process ended, as far as that is known."""
+    try:
+        status = process.wait(timeout=0.5)
+    except subprocess.TimeoutExpired:
+        return "it closed its link"
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a child: our package is found where it is here, nothing else of ours."""
+    drop = ("PYTHONPATH", "PYTHONHOME", "PYTHON_GIL", "PYTHONSTARTUP", "VIRTUAL_ENV")
+    env = {name: value for name, value in os.environ.items() if name not in drop}
+    env["PYTHON_GIL"] = "0"
+    return env
+
+
+def child_command() -> list[str]:
+    """The interpreter without a GIL, and what runs the frontend with the package of this process.
+
+    Raises StartError with what to do when there is none.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        python = sys.executable
+    else:
+        from ..bootstrap.prepared import prepared_python
+
+        found = prepared_python()
+        if found is None:
+            raise StartError(
+                "no free-threaded interpreter is prepared: run `tpc-server setup` first"
+            )
+        python = str(found)
+    code = f"import sys; sys.path.insert(0, {root!r}); from tpc_server.link.frontend import main"
+    return [python, "-c", f"{code}; sys.exit(main(sys.argv[1:]))"]

@@ -1,0 +1,200 @@
+"""The program of a frontend process: `--sidecar FD`, or `--attach SOCKET`. Owner: its main thread.
+
+It waits for three things: words of the scheduler's end of the link, the end of that end, and the
+cores' wake-ups. When the scheduler is gone, every stream ends with an error, and so does the
+process (a sidecar), or it waits for the next scheduler (attached).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, Final
+
+from ..affinity import pin
+from ..log import LogWriter
+from . import plain
+from .attached import describe
+from .messages import Channel, LinkClosed
+
+_CONFIG_S: Final = 60.0
+_SETTLE_S: Final = 0.3
+_PR_SET_PDEATHSIG: Final = 1
+SCHEDULER_GONE: Final = "the scheduler has ended"
+
+
+def main(argv: list[str]) -> int:
+    """Exit status: 0 at the end asked for, 1 when it could not serve."""
+    parser = argparse.ArgumentParser(prog="tpc-server --sidecar", add_help=False)
+    parser.add_argument("--sidecar", type=int, required=True)
+    given = parser.parse_args(argv)
+    channel = Channel(socket.socket(fileno=given.sidecar))
+    _follow_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the scheduler decides
+    try:
+        message = channel.wait(_CONFIG_S)
+    except (TimeoutError, LinkClosed):
+        return 1
+    listeners = sockets_of(message["listeners"], channel.take_fds())
+    return serve(channel, message["config"], listeners)
+
+
+def _follow_parent() -> None:
+    """A second net: the thread that started us ends with its process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def sockets_of(groups: list[int], fds: list[int]) -> list[list[socket.socket]]:
+    """Inherited listening sockets, by ingress core."""
+    made = [socket.socket(fileno=fd) for fd in fds]
+    for sock in made:
+        sock.setblocking(False)
+    out = []
+    for count in groups:
+        out.append(made[:count])
+        made = made[count:]
+    return out
+
+
+def serve(channel: Channel, config: dict[str, Any], listeners: list[list[socket.socket]]) -> int:
+    """Serve one scheduler until it is gone or says so; the exit status."""
+    # A child that was restarted must not keep the mask of the thread that restarted it.
+    mask = config.get("mask")
+    if mask:
+        pin.try_pin(mask)
+    args = plain.args_from_plain(config["args"])
+    options = plain.options_from_plain(config["options"])
+    plan = plain.plan_from_plain(config["plan"])
+    from ..runtime import import_all
+
+    import_all()
+    from ..frontend import Frontend, ServerError, load_texts, make_mesh
+
+    log = LogWriter(args.log_level, options.log_format)
+    try:
+        texts = load_texts(args)
+        link = make_mesh(args, plan, *config["caps"])
+    except Exception as error:
+        channel.send({"refused": str(error)})
+        return 1
+    about, fds = describe(link)
+    channel.send({"mesh": about}, fds)
+
+    class Sidecar(Frontend):
+        """A frontend whose scheduler is in another process."""
+
+        mode = config["mode"]
+
+    ingress = plan.stage_cores("ingress")
+    try:
+        frontend = Sidecar(
+            args, options, link, dict(zip(ingress, listeners, strict=True)), texts, log
+        )
+    except (ServerError, OSError) as error:
+        channel.send({"failed": str(error)})
+        return 1
+    channel.send({"accepting": True})
+    return _Life(channel, frontend).run()
+
+
+class _Life:
+    """From the first connection to the last."""
+
+    def __init__(self, channel: Channel, frontend: Any) -> None:
+        self._channel = channel
+        self._frontend = frontend
+        self._told_ready = False
+        self._leave_at = 0.0  # draining: give up then
+        self._since = 0.0
+        self._message = ""
+        self._hangups = 0
+
+    def run(self) -> int:
+        """Until the scheduler is gone, or says that it is over."""
+        frontend = self._frontend
+        wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        signal.signal(signal.SIGHUP, self._on_hangup)
+        signal.signal(signal.SIGTERM, self._on_term)
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        poll.register(frontend.wake_fileno(), select.POLLIN)
+        poll.register(wake_r, select.POLLIN)
+        status = 0
+        while True:
+            for fd, _ in poll.poll(100 if self._leave_at else None):
+                if fd == wake_r:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake_r, 64)
+                elif fd == self._channel.fileno():
+                    if not self._listen():
+                        return self._end(SCHEDULER_GONE, 0)
+                else:
+                    frontend.wait_event(0)
+            if self._hangups:
+                self._hangups = 0
+                self._channel.send({"reload": True})
+            if frontend.ready and not self._told_ready:
+                self._told_ready = True
+                self._channel.send({"ready": True})
+            if frontend.failed:
+                self._channel.send({"failed": "a core could not go on, see the log"})
+                return self._end("the frontend could not go on", 1)
+            if self._message:
+                return self._end(self._message, status)
+            if self._leave_at and self._drained():
+                return self._end("the server is shutting down", status)
+
+    def _listen(self) -> bool:
+        """What the scheduler's end says; False when it is gone."""
+        try:
+            while (message := self._channel.poll()) is not None:
+                if "retire" in message:
+                    self._drain(float(message["retire"]), soft=True)
+                if "drain" in message:
+                    self._drain(float(message["drain"]), soft=False)
+                if message.get("stop"):
+                    self._message = "the server is shutting down"
+        except LinkClosed:
+            return False
+        return True
+
+    def _drain(self, seconds: float, soft: bool) -> None:
+        self._since = time.monotonic()
+        self._leave_at = self._since + seconds
+        if soft:
+            self._frontend.start_retiring()
+        else:
+            self._frontend.start_drain()
+
+    def _drained(self) -> bool:
+        now = time.monotonic()
+        if now > self._leave_at:
+            return True
+        counters = self._frontend.counters()
+        busy = sum(c["inflight"] for c in counters) + sum(c["connections"] for c in counters)
+        return not busy and now - self._since > _SETTLE_S
+
+    def _end(self, message: str, status: int) -> int:
+        self._frontend.shutdown(message)
+        self._channel.close()
+        return status
+
+    def _on_hangup(self, number: int, frame: Any) -> None:
+        self._hangups += 1
+
+    def _on_term(self, number: int, frame: Any) -> None:
+        if not self._leave_at:
+            self._drain(5.0, soft=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

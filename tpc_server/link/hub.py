@@ -1,0 +1,148 @@
+"""All links of one scheduler behind one face. Owner: the scheduler's thread; pushes from others.
+
+What concerns the life of frontends (messages of theirs, deaths, restarts) is looked after inside
+the calls of the scheduler, briefly: its process has no thread of ours.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ..boundary.port import IngressRequest
+from .link import Link
+
+_TEND_NS: Final = 50_000_000
+
+
+class Hub:
+    """Receives from every link, pushes to every link, buries the dead ones."""
+
+    def __init__(self, tend: Callable[[], None]) -> None:
+        """`tend` looks after processes: called a few times a second, and when one has ended."""
+        self.links: tuple[Link, ...] = ()
+        self.extra: dict[int, Callable[[], None]] = {}  # descriptors of others, by what they call
+        self.closed = False
+        self._tend = tend
+        self._tended_ns = 0
+        self._first = 0
+        self._waiting: list[IngressRequest] = []  # aborts of what a dead link had
+        self._lock = threading.RLock()  # links come and go only under it
+
+    # -- links -------------------------------------------------------------------------
+
+    def add(self, link: Link) -> None:
+        """A new link: pushes reach it from now on."""
+        with self._lock:
+            self.links = (*self.links, link)
+
+    def bury(self, link: Link) -> None:
+        """A link whose process is gone: its requests are aborted, its memory let go."""
+        with self._lock:
+            self.links = tuple([other for other in self.links if other is not link])
+            link.gone = True
+            self._waiting += link.aborts()
+            link.destroy()
+
+    def tend(self, now: bool = False) -> None:
+        """Look after the processes, when it is time to."""
+        clock = time.monotonic_ns()
+        if not now and clock - self._tended_ns < _TEND_NS:
+            return
+        self._tended_ns = clock
+        with self._lock:
+            for link in self.links:
+                link.look(clock)
+            self._tend()
+
+    # -- the scheduler's calls -----------------------------------------------------------
+
+    def recv(self, most: int) -> list[IngressRequest]:
+        """Messages of all frontends; never blocks."""
+        self.tend()
+        links = self.links
+        out, self._waiting = self._waiting, []
+        if len(links) == 1:
+            out += links[0].recv(most)
+            return out
+        self._first += 1
+        for turn in range(len(links)):
+            room = most - len(out)
+            if room <= 0:
+                break
+            out += links[(self._first + turn) % len(links)].recv(room)
+        return out
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Sleep, without the GIL, until there may be a message or the time is up."""
+        self.tend()
+        if self._waiting:
+            return True
+        deadline = time.monotonic() + timeout_ms / 1000
+        while not self.closed:
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                return False
+            # Never longer than children may go unattended.
+            if self._sleep(min(int(rest * 1000) + 1, 250)):
+                return True
+            self.tend()
+            if self._waiting:
+                return True
+        return False
+
+    def _sleep(self, timeout_ms: int) -> bool:
+        links = self.links
+        for k, link in enumerate(links):
+            if not link.arm():
+                for armed in links[:k]:
+                    armed.disarm(False)
+                return True
+        poll = select.poll()
+        for link in links:
+            poll.register(link.fileno(), select.POLLIN)
+            poll.register(link.channel.fileno(), select.POLLIN)
+        for fd in self.extra:
+            poll.register(fd, select.POLLIN)
+        rung = {fd for fd, _ in poll.poll(timeout_ms)}
+        found = False
+        for link in links:
+            here = link.fileno() in rung
+            link.disarm(here)
+            found = found or here
+            if link.channel.fileno() in rung:
+                link.hear()
+                self.tend(now=True)
+        for fd in rung & set(self.extra):
+            self.extra[fd]()
+        return found
+
+    def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:
+        """One record to every link: all that have room first, then those that make it wait.
+
+        False on shutdown only. What a link that is gone does not take is dropped.
+        """
+        if self.closed:
+            return False
+        links = self.links
+        if len(links) == 1:
+            link = links[0]
+            link.note(kind, key, parts)
+            link.push(kind, key, parts)
+        else:
+            for link in links:
+                link.note(kind, key, parts)
+            waits = [link.offer(kind, key, parts) for link in links]
+            for finish in waits:
+                if finish is not None:
+                    finish()
+        if any([link.gone for link in links]):
+            self.tend(now=True)
+        return not self.closed
+
+    def close(self) -> None:
+        """No more calls: wakes who sleeps in one."""
+        self.closed = True

@@ -1,0 +1,139 @@
+"""The scheduler's end of one frontend process. Owner: the scheduler's thread; pushes from others.
+
+A link is used for one process and never again. It knows which requests went through it and did
+not end: when the process is gone, those are aborted in the scheduler.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..boundary import codec, messages, wire
+from ..boundary.port import IngressRequest, SchedulerPort, request_of
+from ..mesh import STOPPED
+from ..ring import Record
+from .attached import AttachedMesh
+from .messages import Channel, LinkClosed
+
+_FINISH_MARK: Final = b"\xa4type"  # the key of every finish reason, in msgpack
+_LOG_MOST: Final = 256
+_LOOK_NS: Final = 50_000_000
+_PAUSE_NS: Final = 2_000_000_000
+
+
+class Link(SchedulerPort):
+    """Rings to one process, and what is known of it."""
+
+    def __init__(self, channel: Channel, mesh: AttachedMesh, stall_s: float) -> None:
+        super().__init__(mesh)
+        self.channel = channel
+        self.mesh = mesh
+        self.accepting = False
+        self.ready = False
+        self.retired = False  # told to finish what it has
+        self.failure = ""
+        self.reload_asked = False
+        self.gone = False
+        self.since = time.monotonic()
+        self.words = self._words
+        self.process: Any = None  # the child, where it is ours
+        self._stall_ns = int(stall_s * 1e9)
+        self._live: dict[bytes, None] = {}  # wire rids of requests that were given out
+        self._ended: list[Any] = []  # headers that name requests that ended, not read yet
+        self._looked_ns = 0
+        self._turned_ns = 0  # last sign of a turning core
+        self._heartbeats = [mesh.counters_at(core) for core in range(mesh.n)]
+        self._poll = select.poll()
+        self._poll.register(channel.fileno(), select.POLLIN)
+        self.make = self._remember
+
+    # -- requests ----------------------------------------------------------------------
+
+    def _remember(self, record: Record) -> IngressRequest:
+        """A record as a message; a request is remembered until it ends."""
+        if record[0] == wire.REQUEST:
+            self._live[record[1]] = None
+        return request_of(record)
+
+    def note(self, kind: int, key: bytes, parts: Sequence[Any]) -> None:
+        """Something is pushed: whose end it says is read when there is time for it."""
+        if kind == wire.BATCH:
+            header = parts[1]
+            if _FINISH_MARK in header:
+                self._ended.append(header)
+                if len(self._ended) > _LOG_MOST:
+                    self.settle()
+        elif kind != wire.HEALTH_ACK:
+            self._live.pop(key, None)
+
+    def settle(self) -> None:
+        """Read what has ended."""
+        live = self._live
+        for header in self._ended:
+            try:
+                columns = codec.unpack(header)
+                for rid, finish in zip(columns[0], columns[1], strict=False):
+                    if finish is not None:
+                        live.pop(rid.encode(), None)
+            except Exception:  # a malformed frame ends nothing that we could name
+                continue
+        self._ended.clear()
+
+    def aborts(self) -> list[IngressRequest]:
+        """An abort of every request that did not end."""
+        self.settle()
+        pack = codec.make_packer()
+        found = [IngressRequest(messages.pack_abort(pack, rid.decode()), []) for rid in self._live]
+        self._live.clear()
+        return found
+
+    # -- life --------------------------------------------------------------------------
+
+    def _stopped(self) -> bool:
+        """Asked again and again by a push that waits for room."""
+        if self.gone or self._words[STOPPED]:
+            return True
+        now = time.monotonic_ns()
+        if now - self._looked_ns >= _LOOK_NS:
+            self.look(now)
+        return self.gone
+
+    def look(self, now_ns: int) -> None:
+        """Whether the process is still there, and turns; sets `gone` when not."""
+        paused = now_ns - self._looked_ns > _PAUSE_NS  # we were stopped ourselves, or idle
+        self._looked_ns = now_ns
+        if self._poll.poll(0):
+            self.hear()
+        if paused or not self.accepting:
+            self._turned_ns = now_ns
+            return
+        newest = max([self._words[at] for at in self._heartbeats])
+        self._turned_ns = max(self._turned_ns, newest)
+        if now_ns - self._turned_ns > self._stall_ns and not self.gone:
+            self.failure = "its cores do not turn"
+            self.gone = True
+
+    def hear(self) -> None:
+        """Read what the process says; its end sets `gone`."""
+        try:
+            while (message := self.channel.poll()) is not None:
+                if message.get("accepting"):
+                    self.accepting = True
+                if message.get("ready"):
+                    self.ready = True
+                if message.get("reload"):
+                    self.reload_asked = True
+                if "failed" in message:
+                    self.failure = str(message["failed"])
+        except LinkClosed:
+            self.gone = True
+
+    def destroy(self) -> None:
+        """Let go of everything, once no thread uses it."""
+        self._words[STOPPED] = 1
+        self.close()
+        self.channel.close()
+        self.mesh.close()

@@ -1,0 +1,199 @@
+"""`Server` where the scheduler's process has a GIL: the cores run in a child. Owner: its thread.
+
+Same constructor and methods as the one in `tpc_server.server`. This process has rings, a socket
+and the listening sockets, and no thread of ours; the child may crash or be replaced, and the
+scheduler goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..affinity import sglang_rules
+from ..boundary import wire
+from ..boundary.port import RECV_MAX, IngressRequest
+from ..boundary.server_args import ServerArgs
+from ..config import Options
+from ..counters import snapshot
+from ..listen import bind
+from ..server_checks import check_arguments
+from . import plain
+from .children import Seat, StartError, child_command
+from .hub import Hub
+
+_DRAIN_S: Final = 30.0
+
+
+class ServerError(Exception):
+    """The frontend cannot start; the text says why."""
+
+
+class SidecarServer:
+    """A frontend for one scheduler, in processes of its own.
+
+    frontends  how many processes share the port
+    Raises what `tpc_server.server.Server` raises for its arguments, and ServerError when the
+    process cannot start.
+    """
+
+    mode = "sidecar"
+
+    def __init__(
+        self, server_args: ServerArgs, port_offset: int | None = None,
+        to_scheduler_cap: int = 8192, from_scheduler_cap: int = 8192,
+        stage_channel_cap: int = 8192, cores: Sequence[int] | None = None, *,
+        options: Options | None = None, frontends: int = 1,
+    ) -> None:  # fmt: skip
+        check_arguments(
+            server_args, port_offset, to_scheduler_cap, from_scheduler_cap, stage_channel_cap, cores
+        )
+        self.options = options = options or Options()
+        self.server_args = server_args
+        mask = sorted(os.sched_getaffinity(0))
+        plan = options.plan or sglang_rules.plan_for_server(
+            cores, server_args.tokenizer_worker_num, server_args.detokenizer_worker_num,
+            allowed_cpus=len(mask),
+        )  # fmt: skip
+        self.plan = plan
+        try:
+            command = child_command()
+        except StartError as error:
+            raise ServerError(str(error)) from None
+        self.hub = Hub(self._tend)
+        self.seats: list[Seat] = []
+        self._closed = False
+        ingress = len(plan.stage_cores("ingress"))
+        self._bound = bind(
+            server_args.host, server_args.port + (port_offset or 0), options.uds,
+            ingress * frontends, options.backlog,
+        )  # fmt: skip
+        self.http_port = self._bound.port
+        config = {
+            "args": plain.args_to_plain(server_args) | {"port": self.http_port},
+            "options": plain.options_to_plain(options),
+            "plan": plain.plan_to_plain(plan),
+            "caps": [to_scheduler_cap, from_scheduler_cap, stage_channel_cap],
+            "mask": mask,
+            "mode": self.mode,
+            "drain_s": _DRAIN_S,
+        }
+        for k in range(frontends):
+            group = self._bound.groups[k * ingress : (k + 1) * ingress]
+            seat = Seat(self.hub, group, config, command, options.stall_s * 2, _log)
+            self.seats.append(seat)
+        try:
+            for seat in self.seats:
+                seat.start()
+            for seat in self.seats:
+                seat.wait_started()
+        except StartError as error:
+            self.shutdown()
+            raise ServerError(str(error)) from None
+
+    # -- scheduler -------------------------------------------------------------------
+
+    def recv_requests(self, max: int = RECV_MAX) -> list[IngressRequest]:
+        """Messages for the scheduler, oldest first; never blocks. `max` ≤ 0: the own cap."""
+        if self._closed:
+            return []
+        return self.hub.recv(max if max > 0 else RECV_MAX)
+
+    def wait_request(self, timeout_ms: int = 1000) -> bool:
+        """Park until a message comes or the time is up; whether one may be there."""
+        if self._closed:
+            return False
+        return self.hub.wait(timeout_ms)
+
+    def push_decode_result_batch(self, header: Any, data_cols: Sequence[Any]) -> bool:
+        """One step's columnar frame. Blocks while a core's ring is full; False on shutdown."""
+        return self.hub.push(wire.BATCH, b"", wire.frame_parts(header, list(data_cols)))
+
+    def push_control_result(self, rid: str, payload: Any) -> bool:
+        """The answer (msgpack) to a control request."""
+        return self.hub.push(wire.CONTROL_RESULT, rid.encode(), (payload,))
+
+    def push_error(self, rid: str, message: str) -> bool:
+        """A request that could not be read: its client gets 400 with this message."""
+        text = message.encode("utf-8", "replace")
+        return self.hub.push(wire.ERROR, rid.encode(), (text,))
+
+    def push_health_ack(self) -> bool:
+        """The scheduler is alive; answers every waiting health probe."""
+        return self.hub.push(wire.HEALTH_ACK, b"", ())
+
+    push_batch = push_decode_result_batch
+    push_result = push_control_result
+
+    # -- operator --------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether every frontend has had its warm-up answered."""
+        return all(seat.link is not None and seat.link.ready for seat in self.seats)
+
+    @property
+    def failed(self) -> bool:
+        """A sidecar that fails is replaced: never."""
+        return False
+
+    def processes(self) -> list[int]:
+        """Pids of the frontends that run."""
+        return [pid for seat in self.seats for pid in seat.processes()]
+
+    def reload(self) -> bool:
+        """Replace every process by a new one; no request is lost. False while one is starting."""
+        return all([seat.reload() for seat in self.seats])
+
+    def counters(self) -> list[dict[str, int]]:
+        """Counters of every core of every link, as published last."""
+        return [
+            snapshot(link.words, link.mesh.counters_at(core))
+            for link in self.hub.links
+            for core in range(link.mesh.n)
+        ]
+
+    def inflight(self) -> int:
+        """HTTP requests that are not answered yet, as published last."""
+        return sum(c["inflight"] for c in self.counters())
+
+    def drain(self, seconds: float) -> None:
+        """Stop accepting, let requests finish within the limit, end the processes.
+
+        Another thread must go on scheduling meanwhile.
+        """
+        self._end(seconds)
+
+    def shutdown(self) -> None:
+        """End what is left with an error, end the processes, close everything. Idempotent."""
+        self._end(0.0)
+
+    def _end(self, seconds: float) -> None:
+        if self._closed:
+            return
+        if not seconds:
+            self._closed = True
+            self.hub.close()
+        for seat in self.seats:
+            seat.stop(seconds)
+        self._closed = True
+        self.hub.close()
+        self._bound.close()
+
+    def _tend(self) -> None:
+        for seat in self.seats:
+            seat.tend()
+
+    def __enter__(self) -> SidecarServer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown()
+
+
+def _log(message: str) -> None:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+    print(f"{stamp} tpc-server: {message}", file=sys.stderr, flush=True)
