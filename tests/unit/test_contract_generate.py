@@ -374,3 +374,41 @@ def test_templates_are_not_shared_between_requests(decoder: GenerateDecoder) -> 
 def test_error_body_holds_both_shapes() -> None:
     body = json.loads(native_error_body('no "x" 😀\n', 503))
     assert body == {"error": {"message": 'no "x" 😀\n', "code": 503}}
+
+
+def sampled(decoder: GenerateDecoder, params: dict[str, Any]) -> list[Any]:
+    (item,) = decode(decoder, {"text": "x", "sampling_params": params}).items
+    wire: list[Any] = item.wire[GENERATE["sampling_params"]]
+    return wire
+
+
+def test_parameters_that_come_again_are_decoded_alike(decoder: GenerateDecoder) -> None:
+    given = {"temperature": 1, "max_new_tokens": 5, "sampling_seed": 7, "ignore_eos": True}
+    first = sampled(decoder, given)
+    for seed in (7, 8):
+        again = sampled(decoder, given | {"sampling_seed": seed})
+        assert again[SAMPLING["sampling_seed"]] == seed
+        again[SAMPLING["sampling_seed"]] = 7
+        assert again == first and again is not first
+        again[SAMPLING["stop_strs"]].append("no one else's")
+    assert sampled(decoder, given) == first
+    assert sampled(decoder, {k: v for k, v in given.items() if k != "sampling_seed"}) == [
+        None if k == SAMPLING["sampling_seed"] else v for k, v in enumerate(first)
+    ]
+
+
+@pytest.mark.parametrize("wrong", [True, 5.0, "5", [5]])
+def test_equal_values_of_another_type_are_not_taken_for_those_that_came(
+    decoder: GenerateDecoder, wrong: Any
+) -> None:
+    assert sampled(decoder, {"max_new_tokens": 5})[0] == 5
+    assert "max_new_tokens" in refusal(
+        decoder, {"text": "x", "sampling_params": {"max_new_tokens": wrong}}
+    )
+    assert refusal(decoder, {"text": "x", "sampling_params": {"sampling_seed": True}})
+
+
+def test_strings_among_the_parameters_are_decoded_each_time(decoder: GenerateDecoder) -> None:
+    for _ in range(2):
+        wire = sampled(decoder, {"regex": "a*", "max_new_tokens": 5, "sampling_seed": 3})
+        assert wire[SAMPLING["regex"]] == "a*" and wire[SAMPLING["sampling_seed"]] == 3

@@ -138,6 +138,34 @@ class GenerateDecoder:
     def decode_object(self, body: dict[str, Any]) -> GenerateRequest:
         """Decode a body that is already parsed. Raises BadRequest."""
         text = body.get("text")
+        params = body.get("sampling_params")
+        rid = body.get("rid")
+        stream = body.get("stream", False)
+        # The usual body: one prompt, one object of parameters, nothing else to expand.
+        if (
+            type(text) is str
+            and 0 < len(text) <= _LONG_TEXT
+            and type(params) is dict
+            and type(stream) is bool
+            and (rid is None or type(rid) is str)
+            and len(body) == 2 + ("stream" in body) + ("rid" in body)
+            and not self._no_tokenizer
+        ):
+            sampling = self._sampling.decode(params, "sampling_params")
+            if sampling[_N] == 1:
+                wire = self._template.copy()
+                wire[_TEXT] = text
+                wire[_SAMPLING] = sampling
+                wire[_STREAM] = stream
+                stops = bool(sampling[_STOPS] or sampling[_REGEXES])
+                plan = (*sampling[_SHOWN_AS], False, False, False, False, 0, False, stops)
+                shown = self.new_rid() if rid is None else check_rid(rid)
+                item = Item(shown, None, text, None, None, wire, plan)
+                return GenerateRequest(stream, False, [item])
+        return self._decode_any(body)
+
+    def _decode_any(self, body: dict[str, Any]) -> GenerateRequest:
+        text = body.get("text")
         ids = body.get("input_ids")
         params = body.get("sampling_params")
         rid = body.get("rid")
@@ -150,34 +178,6 @@ class GenerateDecoder:
         given = (text is not None) + (ids is not None) + (params is not None)
         if len(body) != given + (rid is not None) + ("stream" in body):
             options = self._options(body)
-
-        # The usual body: one prompt, one object of parameters, nothing else to expand.
-        if (
-            type(text) is str
-            and ids is None
-            and options is None
-            and (rid is None or type(rid) is str)
-            and (params is None or type(params) is dict)
-        ):
-            sampling = self._sampling.decode(params or {}, "sampling_params")
-            if sampling[_N] == 1:
-                if not text or self._no_tokenizer:
-                    self.check_text(text)
-                if len(text) > _LONG_TEXT:
-                    text = fit_text(text, self._limits)
-                wire = self._template.copy()
-                wire[_TEXT] = text
-                wire[_SAMPLING] = sampling
-                wire[_STREAM] = stream
-                shown_as = tuple(sampling[_SHOWN_AS])
-                if sampling[_STOPS] or sampling[_REGEXES]:
-                    plan = (*shown_as, False, False, False, False, 0, False, True)
-                else:
-                    plan = (*shown_as, False, False, False, False, 0, False, False)
-                shown = self.new_rid() if rid is None else check_rid(rid)
-                return GenerateRequest(
-                    stream, False, [Item(shown, None, text, None, None, wire, plan)]
-                )
         return self._general(text, ids, params, rid, stream, options or Options())
 
     def _options(self, body: dict[str, Any]) -> Options:

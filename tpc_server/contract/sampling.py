@@ -40,6 +40,7 @@ CHOICE: Final = 10
 _TINY: Final = 5e-324  # the least positive number: an open lower bound of 0
 _GREEDY_BELOW: Final = 1e-6
 _NO_TOP_K: Final = 1 << 30
+_MOST_KNOWN: Final = 256
 MAX_STOPS: Final = 32
 MAX_STOP_BYTES: Final = 4096  # of all stop strings together: a scheduler looks for each every step
 MAX_REGEX_BYTES: Final = 256
@@ -144,6 +145,7 @@ _TOP_K: Final = SAMPLING["top_k"]
 _MIN_NEW: Final = SAMPLING["min_new_tokens"]
 _N: Final = SAMPLING["n"]
 _WATERMARK: Final = SAMPLING["watermark"]
+_SEED: Final = SAMPLING["sampling_seed"]
 _STOP_STRS: Final = SAMPLING["stop_strs"]
 _REGEX_STRS: Final = SAMPLING["stop_regex_strs"]
 _REGEX_MAX: Final = SAMPLING["stop_regex_max_len"]
@@ -176,6 +178,8 @@ class SamplingDecoder:
             )
             for field in SAMPLING_TABLE
         }
+        # Arrays of parameters that are but numbers and booleans: clients repeat theirs.
+        self._known: dict[tuple[Any, ...], list[Any]] = {}
         self._preferred = dict(limits.preferred_sampling_params)
         try:
             self.decode({}, "preferred_sampling_params")
@@ -188,6 +192,37 @@ class SamplingDecoder:
         `n` keeps the number of samples asked for; the caller fans out. `stop_str_max_len` is left
         0 for who has the tokenizer. Raises BadRequest.
         """
+        seed = params.get("sampling_seed")
+        rest = params
+        if seed is not None:  # the one that differs from request to request
+            if type(seed) is not int or not I64_MIN <= seed <= I64_MAX:
+                return self._decode(params, path)
+            rest = params.copy()
+            del rest["sampling_seed"]
+        values = rest.values()
+        # The types tell 1 from 1.0 and True, which are equal.
+        key = (*rest, *values, *map(type, values))
+        try:
+            known = self._known.get(key)
+        except TypeError:  # a list or an object
+            return self._decode(params, path)
+        if known is None:
+            known = self._decode(rest, path)
+            if str in key:
+                if seed is not None:
+                    known[_SEED] = seed
+                return known
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = known
+        out = known.copy()
+        out[_STOP_STRS] = []
+        out[_REGEX_STRS] = []
+        if seed is not None:
+            out[_SEED] = seed
+        return out
+
+    def _decode(self, params: dict[str, Any], path: str) -> list[Any]:
         out = self._template.copy()
         if self._preferred:
             params = {**self._preferred, **params}
