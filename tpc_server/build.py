@@ -146,10 +146,12 @@ class StageSet:
             return RemoteWriter(key, port, self.detok.held_up)
         egress = self.egress
         assert egress is not None
-        if key not in egress.writers:
+        writer = egress.writers.get(key)
+        if writer is None:
             # The connection of another core may have come with the same messages as its request.
             egress.poll(len(egress.inbox))
-        return egress.writers.get(key) or gone_writer(key)
+            writer = egress.writers.get(key)
+        return writer or gone_writer(key)
 
     def _watch_helper(self, fd: int, handler: Any) -> None:
         self._reactor.register(fd, IN, handler)

@@ -162,6 +162,24 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--uds", metavar="PATH", help="listen on a UNIX socket instead")
     g.add_argument("--backlog", type=int, default=4096, metavar="N", help="listen backlog")
 
+    g = p.add_argument_group("access (keys in a file or in TPC_API_KEY, TPC_ADMIN_API_KEY are not "
+                             "shown by ps)")  # fmt: skip
+    g.add_argument("--api-key", action="append", metavar="KEY", help="`Authorization: Bearer KEY` "
+                   "opens all routes, which are closed otherwise; may be repeated")  # fmt: skip
+    g.add_argument("--api-key-file", action="append", metavar="FILE", help="the same, one key a "
+                   "line")  # fmt: skip
+    g.add_argument("--admin-api-key", action="append", metavar="KEY", help="only this opens the "
+                   "routes of administration")  # fmt: skip
+    g.add_argument("--admin-api-key-file", action="append", metavar="FILE", help="the same, one "
+                   "key a line")  # fmt: skip
+    g.add_argument("--cors-allow-origin", action="append", metavar="ORIGIN", help="web pages that "
+                   "may call, like https://example.com; may be repeated; `none` for no page "
+                   "(default: *)")  # fmt: skip
+    g.add_argument("--enable-request-id-headers", action="store_true", help="answers to requests "
+                   "without X-Request-Id get one, too")  # fmt: skip
+    g.add_argument("--enable-request-header-overrides", action="store_true", help="x-override-rid, "
+                   "-priority, -bootstrap-host, ... replace fields of the body")  # fmt: skip
+
     g = p.add_argument_group("cores")
     g.add_argument("--cores", nargs="+", metavar="SPEC", help="a count (2), CPUs (0,1,4-7) or a "
                    "map: ingress=0,1 tokenize=2,3 detok=0,1 egress=0,1 (default: from the "

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import access
+
 
 def env_flag(name: str, default: bool) -> bool:
     """A boolean environment variable by SGLang's rules; anything else is the default."""
@@ -30,6 +32,19 @@ class Options:
     """Limits and time-outs (seconds, bytes). The command line and `TPC_*` variables set them."""
 
     uds: str | None = None
+    # Bearer keys of all routes but the open ones, and of administration. Any of them opens.
+    api_keys: tuple[str, ...] = field(
+        default_factory=lambda: access.gather("api-key", (), (), access.KEY_NAMES), repr=False
+    )
+    admin_api_keys: tuple[str, ...] = field(
+        default_factory=lambda: access.gather("admin-api-key", (), (), access.ADMIN_KEY_NAMES),
+        repr=False,
+    )
+    cors_origins: tuple[str, ...] = ("*",)  # web pages that may call; none: no CORS
+    request_id_headers: bool = False  # answers to requests without x-request-id get one, too
+    header_overrides: bool = field(
+        default_factory=lambda: env_flag("SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES", False)
+    )
     max_head_bytes: int = 64 << 10
     max_body_bytes: int = 64 << 20
     max_connections: int = 16384  # per I/O core

@@ -12,15 +12,18 @@ import httptools
 
 from .chunks import Chunks
 
-KEPT: Final = frozenset(
-    (b"host", b"expect", b"content-length", b"transfer-encoding", b"content-encoding",
-     b"content-type", b"authorization", b"origin", b"access-control-request-method",
-     b"access-control-request-headers", b"x-request-id", b"x-body-compressed",
-     b"x-custom-labels",
-     b"x-override-rid", b"x-override-bootstrap-host", b"x-override-bootstrap-port",
-     b"x-override-bootstrap-room", b"x-override-conversation-id",
-     b"x-override-routed-dp-rank", b"x-override-disagg-prefill-dp-rank",
-     b"x-override-priority")
+# Headers that ask for something beyond the answer: a request with one of them is `marked`.
+OVERRIDES: Final = (
+    b"x-override-rid", b"x-override-bootstrap-host", b"x-override-bootstrap-port",
+    b"x-override-bootstrap-room", b"x-override-conversation-id", b"x-override-routed-dp-rank",
+    b"x-override-disagg-prefill-dp-rank", b"x-override-priority",
+)  # fmt: skip
+MARKED: Final = frozenset(
+    (b"origin", b"x-request-id", b"content-encoding", b"x-body-compressed", *OVERRIDES)
+)
+KEPT: Final = MARKED | frozenset(
+    (b"host", b"expect", b"content-length", b"transfer-encoding", b"authorization",
+     b"x-custom-labels", b"access-control-request-method", b"access-control-request-headers")
 )  # fmt: skip
 # Of a head that is remembered: how long at most, how many, and what none of them has.
 _HEAD_BYTES: Final = 2048
@@ -34,36 +37,42 @@ _INITIALS: Final = frozenset(b"".join([name[:1] + name[:1].upper() for name in K
 class HttpRequest:
     """One complete request. `path` is undecoded and without the query."""
 
-    __slots__ = ("body", "headers", "http11", "keep_alive", "method", "path", "query", "refusal")
+    __slots__ = (
+        "body", "headers", "http11", "keep_alive", "marked", "method", "path", "query", "refusal",
+    )  # fmt: skip
 
     def __init__(
         self, method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], body: bytes,
-        http11: bool, keep_alive: bool,
+        http11: bool, keep_alive: bool, marked: bool,
     ) -> None:  # fmt: skip
         self.method = method
         self.path = path
         self.query = query
-        self.headers = headers  # lower-cased names, only those in KEPT
+        self.headers = headers  # lower-cased names, only those in KEPT; requests may share them
         self.body = body
         self.http11 = http11
         self.keep_alive = keep_alive
+        self.marked = marked  # has a header in MARKED
         self.refusal: HttpError | None = None  # stands for input that is no request
 
 
-def refused(error: HttpError, head_only: bool) -> HttpRequest:
+def refused(error: HttpError, parser: RequestParser) -> HttpRequest:
     """What takes the place of unusable input in a connection's queue."""
-    request = HttpRequest(b"HEAD" if head_only else b"", b"", b"", {}, b"", True, False)
+    method = b"HEAD" if parser.head_only else b""
+    request = HttpRequest(method, b"", b"", parser.headers, b"", True, False, True)
     request.refusal = error
     return request
 
 
 class HttpError(Exception):
-    """What makes the rest of a connection's input unusable; `status` answers it."""
+    """What makes the rest of a connection's input unusable; `status` answers it, with `body`
+    where it is not the usual one."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, body: bytes | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.body = body
 
 
 class RequestParser:
@@ -288,15 +297,17 @@ class RequestParser:
         if not path.startswith(b"/"):
             path = _origin_form(path)
         body = self._body
+        headers = self._headers if self._chunks is None else self._chunks.headers
         self.ready.append(
             HttpRequest(
                 parser.get_method(),
                 path,
                 query.partition(b"#")[0],
-                self._headers if self._chunks is None else self._chunks.headers,
+                headers,
                 body[0] if len(body) == 1 else b"".join(body),
                 self._http11,
                 parser.should_keep_alive(),
+                not MARKED.isdisjoint(headers),
             )
         )
         self._body = []
@@ -341,7 +352,7 @@ class KnownHeads:
     __slots__ = ("_heads",)
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, tuple[int, bytes, bytes, bytes, dict[bytes, bytes]]] = {}
+        self._heads: dict[bytes, tuple[Any, ...]] = {}
 
     def find(self, data: bytes) -> HttpRequest | None:
         """The request that is exactly `data`; None where the parser has to say."""
@@ -349,10 +360,10 @@ class KnownHeads:
         known = self._heads.get(data[:end])
         if known is None:
             return None
-        body_bytes, method, path, query, headers = known
+        body_bytes, method, path, query, headers, marked = known
         if len(data) != end + body_bytes:
             return None
-        return HttpRequest(method, path, query, headers, data[end:], True, True)
+        return HttpRequest(method, path, query, headers, data[end:], True, True, marked)
 
     def learn(self, data: bytes, request: HttpRequest) -> None:
         """`data` was read between two requests, and the parser made just this one of it."""
@@ -365,6 +376,7 @@ class KnownHeads:
             self._heads.clear()
         self._heads[data[:end]] = (
             len(request.body), request.method, request.path, request.query, request.headers,
+            request.marked,
         )  # fmt: skip
 
 

@@ -15,12 +15,12 @@ import threading
 import time
 from typing import Any, Final, NoReturn
 
-from . import runtime
+from . import access, runtime
 from .affinity import pin, topology
 from .affinity.cores_arg import refuse_missing_cpus
 from .affinity.plan import PlanSettings, parse_cores, plan
 from .boundary.server_args import ModelConfig, ServerArgs
-from .config import Options
+from .config import Options, env_flag
 from .doorman import Doorman
 from .listen import Bound, ListenError, bind
 from .metrics.flags import metrics_config
@@ -68,6 +68,7 @@ def _out_of_descriptors(error: OSError | ImportError) -> bool:
 
 def _run(given: Any) -> int:
     signals = _Signals()
+    _read_access(given)
     launch_mask = sorted(os.sched_getaffinity(0))
     from .engines import registry
 
@@ -154,6 +155,21 @@ def _metrics(given: Any, model_name: str) -> Any:
         raise Problem(str(error)) from None
 
 
+def _read_access(given: Any) -> None:
+    """Keys and origins into `given`, before anything slow begins."""
+    try:
+        given.api_keys = access.gather(
+            "api-key", given.api_key or (), given.api_key_file or (), access.KEY_NAMES
+        )
+        given.admin_api_keys = access.gather(
+            "admin-api-key", given.admin_api_key or (), given.admin_api_key_file or (),
+            access.ADMIN_KEY_NAMES,
+        )  # fmt: skip
+        given.cors_origins = access.origins(given.cors_allow_origin)
+    except access.AccessProblem as error:
+        raise Problem(str(error)) from None
+
+
 def _start_server(given: Any, core_plan: Any, engine: Any, bound: Bound) -> Any:
     from .server import Server, ServerError
     from .text.chat_prompt import ChatTemplateError
@@ -191,6 +207,12 @@ def _start_server(given: Any, core_plan: Any, engine: Any, bound: Bound) -> Any:
         )
         options = Options(
             uds=given.uds,
+            api_keys=given.api_keys,
+            admin_api_keys=given.admin_api_keys,
+            cors_origins=given.cors_origins,
+            request_id_headers=given.enable_request_id_headers,
+            header_overrides=given.enable_request_header_overrides
+            or env_flag("SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES", False),
             cache_report=given.enable_cache_report,
             plan=core_plan,
             max_head_bytes=given.max_head_size,
@@ -304,6 +326,8 @@ def _banner(given: Any, server: Any, engine: Any, seconds: float) -> str:
         address = f"http://{host}:{server.http_port}"
         curl = f"curl -N {address}/generate"
     body = '{"text": "The capital of France is", "stream": true}'
+    if given.api_keys:
+        curl += " -H 'Authorization: Bearer …'"
     return "\n".join(
         (
             f"tpc_server ready in {seconds:.1f} s at {address}",

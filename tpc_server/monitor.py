@@ -11,9 +11,12 @@ import gc
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 _PERIOD_S: Final = 1.0
+# Looks this far apart: the monitor was held up, and so was everything else.
+_HELD_NS: Final = int(2.5 * _PERIOD_S * 1e9)
 _IDLE_S: Final = 1.5
 # New containers since the last collection that make one worth its pause even under load.
 _GC_BOUND: Final = 2_000_000
@@ -48,25 +51,19 @@ class Monitor:
 
     def _run(self) -> None:
         server = self._server
-        stall_ns = int(server.options.stall_s * 1e9)
-        reported: set[int] = set()
+        stalls = Stalls(int(server.options.stall_s * 1e9), time.monotonic_ns())
         served = -1
         dirty = False  # something was served since the last collection
         idle_since = time.monotonic()
         while not self._stop.wait(_PERIOD_S):
             snapshots = server.counters()
-            now = time.monotonic_ns()
-            for core, counters in enumerate(snapshots):
-                late = now - counters["heartbeat_ns"]
-                if late <= stall_ns:
-                    reported.discard(core)
-                elif core not in reported:
-                    reported.add(core)
-                    self.stalls += 1
-                    server.setup.log(
-                        "error", "core does not answer", core=core,
-                        seconds=round(late / 1e9, 1), stack=_stacks(),
-                    )  # fmt: skip
+            beats = [counters["heartbeat_ns"] for counters in snapshots]
+            for core, late_ns in stalls.look(time.monotonic_ns(), beats):
+                self.stalls += 1
+                server.setup.log(
+                    "error", "core does not answer", core=core,
+                    seconds=round(late_ns / 1e9, 1), stack=_stacks(),
+                )  # fmt: skip
             answered = sum(c["requests"] for c in snapshots)
             busy = any(c["live_requests"] or c["inflight"] for c in snapshots)
             if busy or answered != served:
@@ -85,6 +82,35 @@ class Monitor:
     def _collect(self) -> None:
         gc.collect()
         self.collections += 1
+
+
+class Stalls:
+    """Which cores have stood still, each told once until it goes on. Owner: the monitor thread.
+
+    A stopped process or a machine that slept holds up the monitor itself: its own looks are then
+    far apart, and the cores get their whole time anew from the first look after that.
+    """
+
+    def __init__(self, stall_ns: int, now_ns: int) -> None:
+        self._stall_ns = stall_ns
+        self._looked_ns = self._held_ns = now_ns
+        self._reported: set[int] = set()
+
+    def look(self, now_ns: int, beats_ns: Sequence[int]) -> list[tuple[int, int]]:
+        """(core, how long) of those that stand still since a look ago; `beats_ns` by core."""
+        if now_ns - self._looked_ns > _HELD_NS:
+            self._held_ns = now_ns
+        self._looked_ns = now_ns
+        found = []
+        for core, beat_ns in enumerate(beats_ns):
+            late_ns = now_ns - max(beat_ns, self._held_ns)
+            if late_ns <= self._stall_ns:
+                if beat_ns >= self._held_ns:
+                    self._reported.discard(core)
+            elif core not in self._reported:
+                self._reported.add(core)
+                found.append((core, late_ns))
+        return found
 
 
 def _stacks() -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .access import digest
 from .boundary import codec
 from .boundary.server_args import DisaggregationMode, ServerArgs
 from .config import Options
@@ -64,6 +65,12 @@ class CoreSetup:
         self.http_meter: HttpMeter | None = None  # of one core
         self.layout: Layout | None = None  # of metrics; each core makes its own
         self.is_prefill = args.disaggregation_mode == DisaggregationMode.Prefill
+        # Keys themselves stay with the starting thread.
+        self.key_digests = tuple(digest(key.encode()) for key in options.api_keys)
+        self.admin_key_digests = tuple(digest(key.encode()) for key in options.admin_api_keys)
+        self.cors_origins = options.cors_origins
+        self.request_id_headers = options.request_id_headers
+        self.header_overrides = options.header_overrides
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes
         self.max_connections = options.max_connections

@@ -27,6 +27,7 @@ __all__ = ["CHOICES", "PYTHON", "RECORDED", "RUST", "WITHOUT_PAIR", "rows_for"]
 
 _CHOICES = "tests/e2e/test_parity_choices.py::"
 _SMALL = "tests/e2e/test_small_routes.py::"
+_METRICS = "tests/e2e/test_metrics.py::"
 
 
 def _of_prefill(ours: Any, theirs: Any) -> bool:
@@ -301,6 +302,29 @@ CHOICES: tuple[Choice, ...] = (
     # -- OpenAI routes ---------------------------------------------------------------
     *OPENAI_CHOICES,
     *PARSER_CHOICES,
+    Choice(
+        "metrics-labels", "`custom_labels` with a name that is no label of the metrics",
+        "not known", "an exception in the loop that handles outputs", "passed over",
+        "a client must not choose labels; `model_name` cannot be forged either",
+        proof=_METRICS + "test_labels_of_requests",
+    ),
+    Choice(
+        "metrics-paths", "HTTP counters of paths that no route takes", "none",
+        "a label for each path", "one label for all", "clients must not grow the metrics",
+        proof=_METRICS + "test_errors_and_unknown_paths_are_counted_by_status",
+    ),
+    Choice(
+        "loads-query", "`/v1/loads` with an unknown section or format", "not known",
+        "500; JSON for any format but `prometheus`", "400 that names the parameter",
+        "as every other route", proof="tests/e2e/test_loads.py::test_bad_queries_are_400",
+    ),
+    Choice(
+        "loads-source", "`/v1/loads` where no snapshot file is published", "an error",
+        "an empty list",
+        "what the scheduler's internal state says, else our own counts, with `source`",
+        "a router learns something, and what it rests on",
+        proof="tests/e2e/test_loads.py::test_a_silent_scheduler_does_not_keep_the_answer",
+    ),
     # -- towards the scheduler -------------------------------------------------------
     Choice(
         "wire-rid", "rid on the wire", "the client's with a suffix; the server's own without",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -270,6 +271,16 @@ def test_our_own_counters(start):
         ring = {"from": "scheduler", "to": "0", "lane": "data"}
         assert of(samples, "tpc_ring_size_bytes", **ring) == 4 << 20
         assert 0 <= of(samples, "tpc_ring_used_bytes", **ring) < 4 << 20
+
+
+def test_the_docs_name_every_family(start):
+    one = start(metrics=config())
+    told = (Path(__file__).parents[2] / "docs" / "METRICS.md").read_text(encoding="utf-8")
+    page = call(one.address, "GET", "/metrics").body.decode()
+    for line in page.splitlines():
+        if line.startswith("# TYPE "):
+            name = line.split()[2].removeprefix("sglang:")
+            assert f"`{name}`" in told or f"`{name}{{" in told, name
 
 
 def test_many_scrapes_on_one_connection(start):

@@ -72,6 +72,50 @@ def test_threads_run_on_the_cpus_of_the_plan(start):
         assert os.sched_getaffinity(core.native_id) == set(spec.cpus)
 
 
+def dealt(count):
+    """That many CPUs that this process may use, the same ones again where there are fewer."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return [allowed[k % len(allowed)] for k in range(count)]
+
+
+def test_threads_run_on_the_cores_that_the_server_is_given(start):
+    """SGLang's way: two I/O threads, then the tokenizers', then the detokenizers'."""
+    cpus = dealt(5)
+    run = start(server={"cores": cpus}, tokenizer_worker_num=2)
+    masks = [os.sched_getaffinity(core.native_id) for core in run.server.cores]
+    assert masks == [{cpu} for cpu in (cpus[0], cpus[1], cpus[4], cpus[2], cpus[3])]
+    assert run.server.plan.stage_cores("tokenize") == (3, 4)
+    body = {"text": "abc", "sampling_params": {"max_new_tokens": 6}}
+    for _ in range(4):
+        assert call(run.address, "POST", "/generate", body).json()["text"] == "abcabc"
+
+
+@pytest.mark.parametrize("cores", [None, [], dealt(3)], ids=["none", "empty", "too few"])
+def test_without_enough_cores_no_thread_is_pinned(start, cores):
+    run = start(server={"cores": cores})
+    allowed = os.sched_getaffinity(0)
+    assert {frozenset(os.sched_getaffinity(c.native_id)) for c in run.server.cores} == {
+        frozenset(allowed)
+    }
+    assert bool(run.server.plan.warnings) == bool(cores)
+    assert call(run.address, "GET", "/health").status == 200
+
+
+def test_a_mask_that_was_narrowed_before_is_kept_unless_cores_are_given(start):
+    before = os.sched_getaffinity(0)
+    only = max(before)
+    os.sched_setaffinity(0, {only})
+    try:
+        run = start()
+        assert all(os.sched_getaffinity(c.native_id) == {only} for c in run.server.cores)
+        given = sorted(before)[:1] * 4
+        run = start(server={"cores": given})
+        assert all(os.sched_getaffinity(c.native_id) == set(given) for c in run.server.cores)
+        assert os.sched_getaffinity(0) == {only}
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def test_long_streams_spread_over_the_io_cores(start):
     run = start(options={"plan": placed(["2"])}, manual=True)
     clients = [Client(run.address) for _ in range(8)]

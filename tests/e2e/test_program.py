@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,16 +109,17 @@ def test_what_does_not_finish_in_time_gets_an_error_and_done(program):
     assert one.end()[0] == 0
 
 
-def test_a_second_signal_ends_at_once(program):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_at_once(program, number):
     one = program("--drain-timeout", "600")
     with Client(one.path) as client:
         client.request("POST", "/generate", SLOW)
         client.head()
         client.chunk()
-        one.process.terminate()
+        one.process.send_signal(number)
         assert one.process.stderr is not None
         assert "draining" in one.process.stderr.readline()
-        one.process.terminate()
+        one.process.send_signal(number)
         while client.chunk():
             pass
     assert one.end()[0] == 0
@@ -235,6 +237,52 @@ def test_out_of_descriptors_at_the_start_is_clear_lines(model_folder, tmp_path, 
     assert done.returncode == 1
     assert "file descriptors" in done.stderr or "Too many open files" in done.stderr
     assert len(done.stderr.splitlines()) <= 2 and "Traceback" not in done.stderr
+
+
+LOGS = """
+import sys
+from tpc_server import __main__
+from tpc_server.engines import registry
+real = registry.create
+def create(*args):
+    engine = real(*args)
+    def run(server, stopping):
+        for level in ("debug", "info", "warning", "error"):
+            server.setup.log(level, "it is said", why="a b", core=3)
+        raise RuntimeError("and that was it")
+    engine.run = run
+    return engine
+registry.create = create
+sys.exit(__main__.main(sys.argv[1:]))
+"""
+LEVELS = ["debug", "info", "warning", "error"]
+
+
+@pytest.mark.parametrize(
+    ("level", "style"), [(None, "text"), ("debug", "json"), ("warning", "text"), ("error", "json")]
+)
+def test_log_lines_by_level_and_format(model_folder, tmp_path, level, style):
+    words = ["--log-format", style, *(["--log-level", level] if level else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", LOGS, "--engine", "synthetic", "--model-path", str(model_folder),
+         "--uds", str(tmp_path / "socket"), *words],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "error: the engine ended: RuntimeError('and that was it')" in done.stderr
+    told = [line for line in done.stderr.splitlines() if "it is said" in line]
+    expected = LEVELS[LEVELS.index(level or "info") :]
+    if style == "json":
+        entries = [json.loads(line) for line in told]
+        assert [e["level"] for e in entries] == expected
+        assert {(e["message"], e["why"], e["core"]) for e in entries} == {("it is said", "a b", 3)}
+        (died,) = [json.loads(x) for x in done.stderr.splitlines() if "engine died" in x]
+        assert "Traceback" in died["stack"]  # in its one line
+    else:
+        form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} ([A-Z]+) +it is said why=\"a b\" core=3"
+        found = [re.fullmatch(form, line) for line in told]
+        assert [match and match[1].lower() for match in found] == expected
+        assert "ERROR   engine died\nTraceback" in done.stderr
 
 
 STUCK = """

@@ -245,6 +245,49 @@ def test_from_source_builds_once_and_leaves_no_build_folder(
     assert "elsewhere" not in log
 
 
+def test_a_build_with_pgo_is_trained_with_our_own_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = tmp_path / "a path with $signs and blanks" / "task.py"
+    task.parent.mkdir()
+    task.write_text("the task")
+    trained = INSTALLING_MAKEFILE.replace("all:\n", "all:\n\tcat $(PROFILE_TASK)\n", 1)
+    tarball = fake_source(tmp_path, trained)
+    monkeypatch.setattr(build, "PGO_TASK", task)
+    monkeypatch.setattr(build, "get_tarball", lambda: tarball)
+    monkeypatch.setattr(build, "prepare_c", lambda: None)
+    monkeypatch.setattr(build, "require_rust", lambda why: None)
+    kept: list[str] = []
+    real = build._build
+
+    def noting(tree, options, pgo):  # type: ignore[no-untyped-def]
+        real(tree, options, pgo)
+        kept.append((tree.source / "arguments").read_text())
+
+    monkeypatch.setattr(build, "_build", noting)
+    made = Path(build.from_source(True))
+    assert "cpython-3.13.5t-pgo" in str(made) and made.exists()
+    assert build.cached(True) == [str(made.parent.resolve() / made.name)]
+    assert "--enable-optimizations" in kept[0] and "--disable-gil" in kept[0]
+    assert "the task" in (tmp_path / "cache/tpc_server/logs/make.log").read_text()
+    assert "with PGO, twice, once" in capsys.readouterr().err
+    # Better than nothing where a plain one is asked for, but that one is built all the same.
+    plain = build.from_source(False)
+    assert "-pgo" not in plain and build.cached(False)[0] == plain
+    assert build.cached(True) == [str(made)]
+    # Not part of the wheel.
+    task.unlink()
+    with pytest.raises(BootstrapError, match="needs a checkout"):
+        build.from_source(True)
+
+
+def test_the_profile_task_runs_on_a_bare_interpreter() -> None:
+    argv = [sys.executable, "-I", "-S", str(build.PGO_TASK), "20"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout.startswith("1600 rows in")
+
+
 def test_a_build_that_fails_leaves_nothing_and_shows_its_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,9 @@ class Router:
     def refuse_early(self, parser):
         return None
 
+    def extra_lines(self, headers):
+        return b""
+
 
 @pytest.fixture
 def peer():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import socket
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpc_server import cli, frame, runtime
+from tpc_server import cli, frame, launch, runtime
 from tpc_server.boundary import wire
 from tpc_server.counters import NAMES, WORDS, Counters, snapshot
 from tpc_server.engines import registry
@@ -258,3 +259,30 @@ def test_everything_that_serving_imports_leaves_the_gil_off():
         cwd=ROOT,
     )  # fmt: skip
     assert done.stdout.split() == ["None", str(not runtime.free_threaded_build())]
+
+
+def test_the_import_that_switches_the_gil_on_is_named(monkeypatch, capsys):
+    """The first one after which it is on; a package that is not there is passed over."""
+    on = []
+    monkeypatch.setattr(runtime, "IMPORTS", ("json", "no_such_package_here", "guilty", "innocent"))
+    monkeypatch.setattr(runtime, "gil_enabled", lambda: bool(on))
+    monkeypatch.setattr(runtime, "free_threaded_build", lambda: True)
+    real = importlib.import_module
+
+    def load(name):
+        if name == "guilty":
+            on.append(name)
+        return None if name in ("guilty", "innocent") else real(name)
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    launch._guard_gil(SimpleNamespace(require_free_threading=False))
+    told = capsys.readouterr().err
+    assert "warning: the GIL is on (importing guilty switched it on)" in told
+    on.clear()
+    with pytest.raises(launch.Problem, match="the GIL is on: importing guilty switched it on"):
+        launch._guard_gil(SimpleNamespace(require_free_threading=True))
+    # It was on before: no import is to blame.
+    assert runtime.import_all() is None
+    monkeypatch.setattr(runtime, "free_threaded_build", lambda: False)
+    with pytest.raises(launch.Problem, match="the GIL is on: this is a GIL build"):
+        launch._guard_gil(SimpleNamespace(require_free_threading=True))

@@ -26,6 +26,31 @@ def test_json_is_one_line(value):
     assert len(raw.decode().splitlines()) == 1
 
 
+JSON = st.recursive(
+    st.text() | st.integers() | st.none() | st.booleans() | st.floats(allow_nan=False,
+                                                                     allow_infinity=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
+)  # fmt: skip
+
+
+@given(JSON)
+@pytest.mark.parametrize("c_part", [True, False])
+def test_json_is_what_the_standard_library_makes_of_it(c_part, value):
+    made = native._make_encoder
+    try:
+        native._make_encoder = made if c_part else None
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        assert native._dump(value) == text
+    finally:
+        native._make_encoder = made
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"x", {"a": [b"x"]}])
+def test_what_is_no_json_is_a_type_error(value):
+    with pytest.raises(TypeError):
+        native.to_json(value)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [float("-inf")]}])
 def test_no_nan(value):
     with pytest.raises(ValueError):

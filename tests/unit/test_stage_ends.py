@@ -205,7 +205,7 @@ def one_row(rid, finish, token):
 def test_a_request_that_lived_through_its_detok_cores_death_keeps_its_connection():
     poller = SimpleNamespace(unregister=lambda fd: None, modify=lambda fd, mask: None)
     setup = SimpleNamespace(linger_ns=100)
-    stage = IngressStage(0, 1, setup, Counters(), poller, [], None)
+    stage = IngressStage(0, 1, setup, Counters(), poller, [], SimpleNamespace(beside={}))
     to_detok, to_egress = FakeSender(), FakeSender()
     stage.detok_port = RemotePort(to_detok, Outbox())
     stage.egress_port = RemotePort(to_egress, Outbox())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -143,7 +144,8 @@ def _build(tree: Tree, options: list[str], pgo: bool) -> None:
     total = FILES * (2 if pgo else 1) if not (pgo and done) else 0
     make = ["make", f"-j{cores()}"]
     if pgo:
-        make.append(f"PROFILE_TASK={PGO_TASK}")
+        # make puts it into a line of its shell.
+        make.append(f"PROFILE_TASK={shlex.quote(str(PGO_TASK)).replace('$', '$$')}")
     run(
         make,
         f"compiling {kind}" + (" twice" if pgo else ""),

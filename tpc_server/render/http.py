@@ -11,6 +11,7 @@ from typing import Final
 CRLF: Final = b"\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+CHALLENGE: Final = b"WWW-Authenticate: Bearer\r\n"  # of every 401
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain; charset=utf-8"
 HTML: Final = b"text/html; charset=utf-8"

@@ -18,7 +18,24 @@ TEXT_OPEN: Final = b'data: {"text":"'
 IDS_OPEN: Final = b'","output_ids":['
 META_OPEN: Final = b'],"meta_info":{'
 
-_dump: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+# What `JSONEncoder.encode` makes anew at every call; its own object would be shared between cores.
+_make_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
+_quote: Any = json.encoder.encode_basestring
+
+
+def _refuse(value: Any) -> Any:
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def _dump(value: Any) -> str:
+    if _make_encoder is None:  # an interpreter without the C part
+        separators = (",", ":")
+        return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=separators).encode(
+            value
+        )
+    # No markers, refuse what is no JSON, no indent; keys neither sorted nor left out; no NaN.
+    encode = _make_encoder(None, _refuse, _quote, None, ":", ",", False, False, False)
+    return "".join(encode(value, 0))
 
 
 def to_json(value: Any) -> bytes:
@@ -35,6 +52,10 @@ def to_json(value: Any) -> bytes:
 
 def renders(reason: dict[Any, Any]) -> bool:
     """Whether JSON can say a finish reason: a scheduler's NaN or bytes must not get further."""
+    if len(reason) == 2 and type(reason.get("type")) is str:
+        value = reason.get("length") or reason.get("matched")
+        if type(value) is int or type(value) is str:  # nearly all
+            return True
     for key, item in reason.items():
         if type(key) is not str or type(item) not in (str, int, bool, NoneType):
             break
@@ -49,6 +70,8 @@ def renders(reason: dict[Any, Any]) -> bool:
 
 def json_string(text: str) -> bytes:
     """`text` as a JSON string, quotes included."""
+    if text.isalnum() and text.isascii():  # most ids: nothing to escape
+        return b'"%b"' % text.encode()
     return b'"%b"' % json_escape(text)
 
 
@@ -124,6 +147,21 @@ def meta_info(stream: Any, weight_version: bytes, latency_s: float | None) -> by
         parts.append(b',"e2e_latency":%b' % repr(latency_s).encode())
     parts.append(b',"completion_tokens":%d}' % stream.completion)
     return b"".join(parts)
+
+
+def plain_result(
+    text: bytes, ids: list[int], rid_json: bytes, finish: dict[str, Any], prompt_tokens: int,
+    weight_version: bytes, cached: int, reasoning: int, latency_s: float, completion: int,
+) -> bytes:  # fmt: skip
+    """`result` with `meta_info` of an ended item that has nothing but text and ids."""
+    return (
+        b'{"text":"%b","output_ids":[%b],"meta_info":{"id":%b,"finish_reason":%b,'
+        b'"prompt_tokens":%d,"weight_version":%b,"cached_tokens":%d,"reasoning_tokens":%d,'
+        b'"e2e_latency":%b,"completion_tokens":%d}}'
+    ) % (
+        text, ",".join(map(str, ids)).encode(), rid_json, finish_json(finish), prompt_tokens,
+        weight_version, cached, reasoning, repr(latency_s).encode(), completion,
+    )  # fmt: skip
 
 
 def result(stream: Any, has_text: bool, meta: bytes, indexed: bool) -> bytes:

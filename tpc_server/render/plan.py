@@ -18,3 +18,6 @@ PROMPT_IDS: Final = 6
 TOP_LOGPROBS: Final = 7
 TOKEN_IDS_LOGPROB: Final = 8
 STOPS: Final = 9
+
+# What nearly every request wants: special tokens hidden, spaces between the others, the stop cut.
+USUAL: Final = (True, True, False, False, False, False, False, 0, False, False)

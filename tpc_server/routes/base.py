@@ -61,6 +61,10 @@ class Handlers:
         self._detok_core = detok_core
         self._detok_ports = detok_ports
 
+    def extra_lines(self, headers: dict[bytes, bytes]) -> bytes:
+        """Header lines of every answer to a request with these headers; the admission's."""
+        raise NotImplementedError
+
     # -- answers of this core ----------------------------------------------------------
 
     def _json(self, conn: Connection, request: HttpRequest, close: bool, body: bytes) -> None:
@@ -115,7 +119,10 @@ class Handlers:
         if self.layout is not None:
             conn = self._stage.connections.get(key)
             meter = (-1 if conn is None else conn.route, label, structured)
-        self._stage.detok_port.send(
+        stage = self._stage
+        if stage.extra:
+            extra += stage.extra
+        stage.detok_port.send(
             (
                 frame.D_OPEN, key, api, is_stream, is_batch, chunked, close, head_only, extra,
                 name, created_ns, deadline_ns, self._tok_core, items, meter,

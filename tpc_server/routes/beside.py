@@ -115,10 +115,12 @@ class BesideHandlers(Handlers):
         conn, request, close, handler, size = self.beside.pop(key)
         self._beside_bytes -= size
         self._outcome = (value, error)
+        self._stage.extra = self.extra_lines(request.headers)
         try:
             self.handle(handler, conn, request, close)
         finally:
             self._outcome = None
+            self._stage.extra = b""
 
     def forget(self, key: int) -> None:
         """The client of a body is gone."""

@@ -5,59 +5,81 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..helper import Helper
 from ..http1 import HttpRequest
 from ..loads import LoadReader, parse_query
 from ..metrics.exposition import CONTENT_TYPE
-from ..metrics.scrape import ScrapeThread
+from ..metrics.scrape import Pages
 from .beside import BesideHandlers
 
 if TYPE_CHECKING:
-    from ..counters import Counters
     from ..stages.connections import Connection
 
 
 class MetricsHandlers(BesideHandlers):
-    """Pages are made by a helper thread; loads are read from the scheduler's snapshot."""
+    """A page takes milliseconds, more where a scheduler wrote many files: a helper thread makes it.
+    Loads are read from the scheduler's snapshot, which takes microseconds."""
 
-    def __init__(
-        self, core: int, setup: Any, counters: Counters, link: Any, words: Any, generation: int
-    ) -> None:
-        super().__init__(core, setup, counters, link, words, generation)
-        self._scraper: ScrapeThread | None = None
-        self._scrapes: dict[int, tuple[bool, bool]] = {}  # by connection: close, head only
-        self._loads = LoadReader(setup.loads) if setup.loads.path else None
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._pages: Helper | None = None
+        self._maker = Pages(self.setup.metrics, self._link)
+        # Connections: (key, close, head only). Those that came before a page was begun get it.
+        self._asking: list[tuple[int, bool, bool]] = []
+        self._served: list[tuple[int, bool, bool]] = []
+        self._loads = LoadReader(self.setup.loads) if self.setup.loads.path else None
+
+    # -- /metrics ------------------------------------------------------------------------
 
     def metrics(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /metrics."""
         if self.layout is None:
             self._error(conn, request, close, 404, "Not Found")
             return
-        if self._scraper is None:
-            try:
-                self._scraper = ScrapeThread(self.setup.metrics, self._link)
-            except (OSError, RuntimeError) as error:  # no descriptors, no threads
-                self._error(conn, request, close, 503, f"no thread to read the metrics: {error}")
-                return
-            self.helper_hook(self._scraper.fileno(), self)
-        self._scrapes[conn.key] = (close, request.method == b"HEAD")
-        self._scraper.submit(conn.key)
+        try:
+            if self._pages is None:
+                helper = Helper("tpc-metrics")
+                self.helper_hook(helper.fileno(), self)
+                self._pages = helper
+            self._asking.append((conn.key, close, request.method == b"HEAD"))
+            self._make_page()
+        except (OSError, RuntimeError) as error:  # no descriptors, no threads
+            self._asking.clear()
+            self._error(conn, request, close, 503, f"no thread to read the metrics: {error}")
+
+    def _make_page(self) -> None:
+        if self._asking and not self._served:
+            assert self._pages is not None
+            self._pages.call("page", False, self._maker.page)
+            self._served, self._asking = self._asking, []
 
     def on_events(self, fd: int, mask: int) -> None:
-        """Pages are made."""
-        assert self._scraper is not None
-        for keys, page, error in self._scraper.pages():
-            if error:
-                self.setup.log("error", "the metrics cannot be read", core=self.core, error=error)
-            for key in keys:
-                close, head_only = self._scrapes.pop(key)
+        """A page is made."""
+        assert self._pages is not None
+        for _, page, error in self._pages.results():
+            served, self._served = self._served, []
+            status = 200
+            if error is not None:
+                self.setup.log(
+                    "error", "the metrics cannot be read", core=self.core, error=repr(error)
+                )
+                status = 500
+                page = f"the metrics cannot be read: {error}\n".encode("utf-8", "replace")
+            for key, close, head_only in served:
                 conn = self._stage.connections.get(key)
-                if conn is None or not conn.inflight:
-                    continue
-                if error:
-                    self.counters.errors += 1
-                    page = f"the metrics cannot be read: {error}\n".encode("utf-8", "replace")
-                status = 500 if error else 200
-                self._stage.answer(conn, status, page, CONTENT_TYPE, close, head_only)
+                if conn is not None and conn.inflight:
+                    self.counters.errors += status != 200
+                    self._stage.answer(conn, status, page, CONTENT_TYPE, close, head_only)
+            self._make_page()
+
+    def end_helpers(self) -> None:
+        """A core that ends or is rebuilt."""
+        super().end_helpers()
+        if self._pages is not None:
+            self._pages.close()
+            self._pages = None
+
+    # -- /v1/loads -----------------------------------------------------------------------
 
     def loads(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /v1/loads."""
@@ -70,10 +92,3 @@ class MetricsHandlers(BesideHandlers):
         self._stage.answer(conn, 200, body, content_type, close, request.method == b"HEAD")
         if self.setup.http_meter is not None:
             self.setup.http_meter.loads(time.monotonic_ns() - began)
-
-    def end_helpers(self) -> None:
-        """A core that ends or is rebuilt."""
-        super().end_helpers()
-        if self._scraper is not None:
-            self._scraper.close()
-            self._scraper = None

@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 from ..contract.errors import BadRequest, native_error_body
 from ..http1 import HttpError, HttpRequest, RequestParser
 from ..render import http
+from .admission import AdmissionHandlers
 from .beside import Elsewhere
 from .control import ControlHandlers
 from .health import HealthHandlers
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 
 class Router(
-    OpenAIHandlers, ControlHandlers, ParseHandlers, HealthHandlers, InfoHandlers, MetricsHandlers
-):
+    OpenAIHandlers, ControlHandlers, ParseHandlers, HealthHandlers, InfoHandlers, MetricsHandlers,
+    AdmissionHandlers,
+):  # fmt: skip
     """Handlers of one ingress core, by method and path."""
 
     def __init__(
@@ -64,7 +66,14 @@ class Router(
         return route, path
 
     def refuse_early(self, parser: RequestParser) -> HttpError | None:
-        """Before a body is asked for by `100 Continue`: what would be refused anyway."""
+        """Before a body is read: whom no key opens it for; and before it is asked for by
+        `100 Continue`: what would be refused anyway."""
+        if self._guard is not None:
+            refusal = self.locked_out(parser.method, parser.target, parser.headers)
+            if refusal is not None:
+                return refusal
+        if not parser.wants_continue:
+            return None
         if parser.method + parser.target in self._handlers:
             return None
         route, _ = self.find(parser.target)
@@ -76,14 +85,24 @@ class Router(
 
     def dispatch(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """Answer a request now or open its group."""
-        handler = self._handlers.get(request.method + request.path)
         if self._stage.http_meter is not None:
             self._count(conn, request)
+        if request.marked or self._guarded:
+            if self.admit(conn, request, close):
+                self._route(conn, request, close)
+            self._stage.extra = b""
+            return
+        handler = self._handlers.get(request.method + request.path)
         if handler is None:
             handler = self._seek(conn, request, close)
             if handler is None:
                 return
         self.handle(handler, conn, request, close)
+
+    def _route(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        handler = self._seek(conn, request, close)
+        if handler is not None:
+            self.handle(handler, conn, request, close)
 
     def handle(self, handler: Any, conn: Connection, request: HttpRequest, close: bool) -> None:
         """Run a handler."""
@@ -98,6 +117,8 @@ class Router(
             self._stage.answer(conn, error.status, body, http.JSON, close, head_only)
 
     def _count(self, conn: Connection, request: HttpRequest) -> None:
+        if conn.route >= 0:  # dispatched again, its body decompressed
+            return
         meter = self._stage.http_meter
         number = meter.exact(request.path, request.method)
         if number is None:

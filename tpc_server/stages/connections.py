@@ -14,7 +14,7 @@ class Connection:
     """Socket, parser, requests that wait for their turn."""
 
     __slots__ = (
-        "body_mark", "close_after", "continued", "deadline_ns", "eof", "fd", "inflight", "key",
+        "body_mark", "close_after", "deadline_ns", "eof", "fd", "inflight", "key",
         "linger", "mask", "parser", "queue", "route", "sock", "state", "writer",
     )  # fmt: skip
 
@@ -34,4 +34,3 @@ class Connection:
         self.eof = False  # the peer sends no more
         self.close_after = False  # nothing more is read; close once what is queued is answered
         self.linger = False  # answered and shut: input is thrown away until the peer closes
-        self.continued = False  # `100 Continue` was sent for the current request

@@ -47,6 +47,7 @@ class DetokStage(StepLoop):
         self._writer_of = writer_of
         self._tok_ports: dict[int, Port] = {}
         self._edges = request.MACHINE.compile()
+        self._accepted = self.step(request.RECEIVED, request.ACCEPT)
 
     def connect(self, tok_ports: dict[int, Port], ingress: dict[int, Port]) -> None:
         """Ports to the tokenize and the ingress stages, by core."""
@@ -218,26 +219,29 @@ class DetokStage(StepLoop):
         if meter is not None:
             group.route = meter[0]
         self.groups[key] = group
-        group.deadline_ns = deadline_ns
         if deadline_ns:
+            group.deadline_ns = deadline_ns
             self.probes.append(group)
         port = self._tok_ports[tok_core]
-        state = self.step(request.RECEIVED, request.ACCEPT)
+        state = self._accepted
         if api == records.CONTROL:  # nothing to encode
             state = self.step(state, request.ENCODED)
-        for index, (wire_rid, user_rid, plan, group_rid) in enumerate(items):
-            stream = Stream(group, index, wire_rid, user_rid, plan, port, state)
-            stream.group_rid = group_rid
+        streams = group.streams
+        for wire_rid, user_rid, plan, group_rid in items:
+            stream = Stream(group, wire_rid, user_rid, plan, port, state)
+            if streams:
+                stream.index = len(streams)
+            if group_rid is not None:
+                stream.group_rid = group_rid
             if meter is not None and meter[1] is not None:
-                structured = meter[2] is not None and meter[2][index]
+                structured = meter[2] is not None and meter[2][stream.index]
                 stream.meter = self.recorder.open(
                     wire_rid, meter[1], is_stream, created_ns, structured
                 )
             self.prepare(stream)
-            group.streams.append(stream)
+            streams.append(stream)
             self.enter(stream)
-        group.remaining = len(items)
-        group.results = [b""] * len(items)
+        group.remaining = len(streams)
         if self.refusal:
             self.fail_group(group, 503, self.refusal, None)
 
@@ -252,7 +256,8 @@ class DetokStage(StepLoop):
             return
         stream.state = self.step(stream.state, request.ENCODED)
         stream.prompt_tokens = n_prompt
-        self.encoded(stream, last_ids)
+        if self._needs_context or stream.group.is_stream:
+            self.encoded(stream, last_ids)
         if prompt_ids is not None:
             stream.prompt_ids = prompt_ids
 
@@ -287,7 +292,7 @@ class DetokStage(StepLoop):
             except Exception as error:  # whatever the scheduler sent, its frames go on
                 message = f"unreadable answer of the scheduler: {error}"
                 answer = (500, native.error_body(message, 500), http.JSON)
-            self._answer(group, *answer)
+            self.reply(group, *answer)
 
     def _on_result(self, wire_rid: str, status: int, body: bytes) -> None:
         """What a call of the tokenizer gave."""
@@ -297,7 +302,7 @@ class DetokStage(StepLoop):
             self._forget_stream(stream, request.FINISH)
             group.remaining = 0
             self.counters.answers += 1
-            self._answer(group, status, body, http.JSON)
+            self.reply(group, status, body, http.JSON)
 
     def on_error(self, wire_rid: str, message: str) -> None:
         """The scheduler could not read a request."""
@@ -314,7 +319,7 @@ class DetokStage(StepLoop):
                 self.probes.remove(group)
                 self._abort_streams(group)
                 self.health_hook(True)
-                self._answer(group, 200, b"", http.TEXT)
+                self.reply(group, 200, b"", http.TEXT)
 
     def _probe_failed(self, group: Group) -> None:
         self.probes.remove(group)
@@ -323,10 +328,10 @@ class DetokStage(StepLoop):
             self.ready_hook(False)
             self._close(group)
         elif group.api == records.CONTROL:
-            self._answer(group, *self.setup.render_control(group.about, None))
+            self.reply(group, *self.setup.render_control(group.about, None))
         else:
             self.health_hook(False)
-            self._answer(group, 503, b"", http.TEXT)
+            self.reply(group, 503, b"", http.TEXT)
 
     # -- ends ------------------------------------------------------------------------
 
@@ -343,14 +348,14 @@ class DetokStage(StepLoop):
             self._close(group)
         elif group.api == records.HEALTH:
             self.health_hook(True)
-            self._answer(group, 200, b"", http.TEXT)
+            self.reply(group, 200, b"", http.TEXT)
         elif group.is_stream:
             ending = group.shape.ending(group)
             if ending:
                 self.write_stream(group, ending, self.now_ns)
             self.end_stream(group)
         else:
-            self._answer(group, 200, group.shape.body(group), http.JSON)
+            self.reply(group, 200, group.shape.body(group), http.JSON)
 
     def end_stream(self, group: Group) -> None:
         """Terminator of an event stream."""
@@ -382,7 +387,7 @@ class DetokStage(StepLoop):
             self.write_stream(group, group.shape.error_frame(message, status, index), self.now_ns)
             self.end_stream(group)
         else:
-            self._answer(group, status, group.shape.error_body(message, status), http.JSON)
+            self.reply(group, status, group.shape.error_body(message, status), http.JSON)
 
     def drop_group(self, group: Group) -> None:
         """The client is gone: abort every child, answer nobody."""
@@ -410,7 +415,8 @@ class DetokStage(StepLoop):
         stream.state = self.step(stream.state, event)
         self.leave(stream)
 
-    def _answer(self, group: Group, status: int, body: bytes, content_type: bytes) -> None:
+    def reply(self, group: Group, status: int, body: bytes, content_type: bytes) -> None:
+        """The whole answer of a group, which ends with it."""
         if self.http_meter is not None:
             self.http_meter.answering(group.route, status)
         group.writer.answer(
@@ -422,9 +428,11 @@ class DetokStage(StepLoop):
     def _close(self, group: Group) -> None:
         group.done = True
         for stream in group.streams:  # break the cycles: no collector runs while serving
-            stream.logprobs = None
+            if stream.logprobs is not None:
+                stream.logprobs = None
         group.streams = []
-        group.writer.waiting.clear()
+        if group.writer.waiting:
+            group.writer.waiting.clear()
         self.groups.pop(group.key, None)
-        if group in self.probes:
+        if self.probes and group in self.probes:
             self.probes.remove(group)

@@ -18,6 +18,7 @@ from ..render import http, native
 from .accept import Acceptor
 from .connections import Connection
 from .egress import RemoteWriter
+from .inflating import Inflating
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -57,6 +58,8 @@ class IngressStage:
         self.leaving = False  # every answer is its connection's last
         self.inflight = 0
         self.http_meter: Any = None  # of metrics, where they are wanted
+        self.extra = b""  # header lines of every answer to the request that is being dispatched
+        self.inflating = Inflating()
 
     # -- stage protocol --------------------------------------------------------------
 
@@ -82,11 +85,14 @@ class IngressStage:
                 self._detached(conn)
             elif kind == frame.I_ALIVE and conn.inflight:
                 conn.deadline_ns = 0
+        if self.inflating.queue:
+            self.inflating.step(self)
+            done += 1
         return done
 
     def pure_poll(self) -> bool:
-        """Whether messages wait."""
-        return bool(self.inbox)
+        """Whether messages or compressed bodies wait."""
+        return bool(self.inbox or self.inflating.queue)
 
     def on_tick(self, now_ns: int) -> None:
         """Time-outs, and accepting again after a shortage of descriptors."""
@@ -196,14 +202,14 @@ class IngressStage:
             if between and len(ready) == 1 and not parser.started:
                 self._heads.learn(data, ready[0])
             self._take_requests(conn)
-        if parser.wants_continue and not conn.continued and not conn.inflight:
-            refusal = self.router.refuse_early(parser)
-            if refusal is not None:
-                self._refuse(conn, refusal)
-                return
-            conn.continued = True
-            conn.writer.write(http.CONTINUE)
         if parser.in_body and not conn.inflight:
+            if conn.body_mark < 0:
+                refusal = self.router.refuse_early(parser)
+                if refusal is not None:
+                    self._refuse(conn, refusal)
+                    return
+                if parser.wants_continue:
+                    conn.writer.write(http.CONTINUE)
             self._body_goes_on(conn)
 
     def _body_goes_on(self, conn: Connection) -> None:
@@ -218,7 +224,6 @@ class IngressStage:
         if not ready:
             return
         conn.parser.ready = []
-        conn.continued = False
         conn.body_mark = -1
         conn.queue.extend(ready)
         if len(conn.queue) > _MAX_PIPELINED:
@@ -235,12 +240,17 @@ class IngressStage:
                 # An informational answer costs a half-closed client nothing, and the kernel of
                 # one that is gone answers it with a reset.
                 conn.writer.write(http.CONTINUE)
-            self._begin(conn, request, self._closes(conn, request))
+            self._begin(conn, request, self.closes(conn, request))
             return
         self._enter(conn)
         self.counters.errors += 1
-        body = native.error_body(error.message, error.status)
-        self.answer(conn, error.status, body, http.JSON, True, request.method == b"HEAD")
+        body = error.body
+        if body is None:
+            body = native.error_body(error.message, error.status)
+        extra = self.router.extra_lines(request.headers)
+        if error.status == 401:
+            extra += http.CHALLENGE
+        self.answer(conn, error.status, body, http.JSON, True, request.method == b"HEAD", extra)
 
     def _begin(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         self._enter(conn)
@@ -255,7 +265,8 @@ class IngressStage:
         conn.deadline_ns = 0
         self._step(conn, connection.REQUEST)
 
-    def _closes(self, conn: Connection, request: HttpRequest) -> bool:
+    def closes(self, conn: Connection, request: HttpRequest) -> bool:
+        """Whether the answer is the connection's last one."""
         # HTTP/1.0 would have to be told that its connection stays: it is closed instead.
         return (
             not request.keep_alive
@@ -269,6 +280,8 @@ class IngressStage:
         head_only: bool = False, extra: bytes = b"",
     ) -> None:  # fmt: skip
         """Answer the request in flight from this core."""
+        if self.extra:
+            extra += self.extra
         self.counters.answers += 1
         if self.http_meter is not None:
             self.http_meter.answering(conn.route, status)
@@ -323,7 +336,7 @@ class IngressStage:
         conn.close_after = True
         conn.deadline_ns = 0
         self._want(conn, reactor.RDHUP)
-        conn.queue.append(refused(error, conn.parser.head_only))
+        conn.queue.append(refused(error, conn.parser))
         if not conn.inflight:
             if conn.state == connection.OPEN_IDLE:
                 self._step(conn, connection.BYTES)
@@ -424,7 +437,9 @@ class IngressStage:
         for conn in list(self.connections.values()):
             if egress:
                 self._reset(conn)
-            elif conn.inflight and conn.key not in self.router.beside:
+            elif conn.inflight and not (
+                conn.key in self.router.beside or self.inflating.holds(conn)
+            ):
                 # Its error answer may still be on the way; if it is not, and the core does not
                 # know of it since its restart, the client must not wait.
                 conn.deadline_ns = self._now_ns + self.setup.linger_ns

@@ -29,6 +29,7 @@ from .stream import (
     KEPT,
     MIDDLE,
     MODE,
+    NATIVE,
     SEND,
     SLOW,
     STREAM,
@@ -109,6 +110,17 @@ class StreamRows:
         group = stream.group
         shape = group.shape
         stream.rid_json = native.json_string(stream.user_rid)
+        if group.api == NATIVE and not group.is_stream and wanted == plan.USUAL:
+            stream.mode = UNARY
+            hot = stream.hot
+            hot[MODE] = UNARY
+            hot[KEPT] = stream.out_ids
+            if self._shown is not None and not group.is_batch:
+                hot[FRAGMENTS] = self._shown.frag  # see `unary.py`
+            return
+        stream.text = bytearray()
+        stream.ids = bytearray()
+        stream.hidden = bytearray()
         if wanted[plan.LOGPROB]:
             text_of = self.text_of if wanted[plan.LOGPROB_TEXT] else None
             stream.logprobs = shape.logprobs(text_of, self.bytes_of)
@@ -374,6 +386,8 @@ class StreamRows:
                 stream.text += json_escape(text)
         stream.ids += ",".join(map(str, stream.out_ids)).encode()
         latency = (self.now_ns - group.created_ns) / 1e9
+        if not group.results:
+            group.results = [b""] * len(group.streams)
         group.results[stream.index] = group.shape.result(stream, latency)
         self.finished(stream)
 

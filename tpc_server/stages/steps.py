@@ -21,8 +21,8 @@ from ..boundary.batch_header import (
     decode_batch,
 )
 from ..render import native, plan
-from .rows import StreamRows
 from .stream import DELTA, DONE, INCREMENTAL, MODE, SLOW, UNARY, Stream
+from .unary import UnaryRows
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -44,7 +44,7 @@ def _columns(header: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-class StepLoop(StreamRows):
+class StepLoop(UnaryRows):
     """Records of the scheduler's ring, and the plain path of their rows."""
 
     def __init__(self, setup: Any, counters: Counters) -> None:
@@ -157,8 +157,15 @@ class StepLoop(StreamRows):
                 continue
             mode, cached_before, fragments, done, middle, send, kept, stream = hot
             if not mode or finish is not None or count != 1 or not tables_hold:
-                self.slow_row(stream, batch, row, ids[at : at + count])
+                row_ids = ids[at : at + count]
                 at += count
+                if (
+                    mode != unary
+                    or not fragments
+                    or finish is None
+                    or not self.end_unary(hot, batch, row, row_ids)
+                ):
+                    self.slow_row(stream, batch, row, row_ids)
                 continue
             token = ids[at]
             at += 1

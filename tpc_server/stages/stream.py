@@ -36,31 +36,22 @@ STREAM: Final = 7
 
 
 class Group:
-    """The answer to one HTTP request."""
+    """The answer to one HTTP request.
+
+    What most answers leave at its default is an attribute of the class: a store into a slot costs
+    as much as four bytecodes. The defaults are immortal constants, which no core counts.
+    """
+
+    deadline_ns = 0  # probes and control requests: answered by then
+    last_done = 0  # tokens by `last_ns`
+    route = -1  # number of its route in the metrics
+    results: Any = ()  # list of an answer's parts, by index
+    head_sent = False
 
     __slots__ = (
-        "about",
-        "api",
-        "chunked",
-        "close",
-        "created_ns",
-        "deadline_ns",
-        "done",
-        "extra",
-        "head_only",
-        "head_sent",
-        "is_batch",
-        "is_stream",
-        "key",
-        "last_done",
-        "last_ns",
-        "remaining",
-        "results",
-        "route",
-        "shape",
-        "streams",
-        "writer",
-    )
+        "__dict__", "about", "api", "chunked", "close", "created_ns", "done", "extra", "head_only",
+        "is_batch", "is_stream", "key", "last_ns", "remaining", "shape", "streams", "writer",
+    )  # fmt: skip
 
     def __init__(
         self, key: int, writer: Any, api: int, is_stream: bool, is_batch: bool, chunked: bool,
@@ -78,89 +69,60 @@ class Group:
         self.extra = extra  # header lines of this answer
         self.about = about  # name of a control request; facts of an OpenAI request
         self.created_ns = created_ns
-        self.deadline_ns = 0  # probes and control requests: answered by then
         self.last_ns = created_ns  # last time bytes were known to be written
-        self.last_done = 0  # tokens by then
-        self.route = -1  # number of its route in the metrics
         self.streams: list[Stream] = []
-        self.results: list[bytes] = []
         self.remaining = 0
-        self.head_sent = False
         self.done = False
 
 
 class Stream:
-    """One generation: its detokenizer, what is rendered and not yet written, its counters."""
+    """One generation: its detokenizer, what is rendered and not yet written, its counters.
+
+    Defaults as in `Group`.
+    """
+
+    group_rid: str | None = None  # of the batch it is part of: an abort of it ends this
+    detok: Any = None
+    hidden: Any = b""  # as `text`
+    prompt_ids: list[int] | None = None
+    logprobs: Any = None
+    transform: Any = None  # a parser of reasoning and tool calls, or None
+    events: Any = None  # list of what it made of the text that is not shown yet
+    opened = False  # what comes once before the first text has been shown
+    finish: Any = None
+    versions: Any = None
+    meter: list[Any] | None = None  # see `metrics.recorder`; None: not recorded
+    context: Any = ()  # last prompt ids, where the decoder asks for them
+    has_context = True
+    aborting = False  # the scheduler has been told
+    waiting = False  # listed in writer.waiting
+    index = 0
+    reasoning = 0
 
     __slots__ = (
-        "aborting",
-        "context",
-        "detok",
-        "events",
-        "finish",
-        "group",
-        "group_rid",
-        "has_context",
-        "hidden",
-        "hot",
-        "ids",
-        "index",
-        "logprobs",
-        "meter",
-        "mode",
-        "opened",
-        "out_ids",
-        "plan",
-        "prompt_ids",
-        "prompt_tokens",
-        "reasoning",
-        "rid_json",
-        "state",
-        "text",
-        "tok_port",
-        "transform",
-        "user_rid",
-        "versions",
-        "waiting",
-        "wire_rid",
-        "writer",
-    )
+        "__dict__", "group", "hot", "ids", "mode", "out_ids", "plan", "prompt_tokens", "rid_json",
+        "state", "text", "tok_port", "user_rid", "wire_rid", "writer",
+    )  # fmt: skip
 
     def __init__(
-        self, group: Group, index: int, wire_rid: str, user_rid: str, plan: tuple[Any, ...],
-        tok_port: Any, state: int,
+        self, group: Group, wire_rid: str, user_rid: str, plan: tuple[Any, ...], tok_port: Any,
+        state: int,
     ) -> None:  # fmt: skip
         self.group = group
         self.writer = group.writer
-        self.index = index
         self.wire_rid = wire_rid
         self.user_rid = user_rid
-        self.group_rid: str | None = None  # of the batch it is part of: an abort of it ends this
         self.plan = plan  # see render.plan
         self.tok_port = tok_port  # to the tokenize stage that sent it
         self.state = state
         self.mode = SLOW  # fast path once nothing is pending
-        self.hot: list[Any] = [SLOW, 0, (), 0, b"", None, None, self]
-        self.detok: Any = None
-        self.rid_json = b""
-        self.text = bytearray()  # JSON-escaped; incremental: not yet shown
-        self.ids = bytearray()  # "1,2,3"; incremental: not yet shown
         self.out_ids: list[int] = []  # unary: all ids
-        self.prompt_ids: list[int] | None = None
-        self.logprobs: Any = None
-        self.hidden = bytearray()
-        self.transform: Any = None  # a parser of reasoning and tool calls, or None
-        self.events: Any = None  # list of what it made of the text that is not shown yet
-        self.opened = False  # what comes once before the first text has been shown
+        self.hot: list[Any] = [SLOW, 0, (), 0, b"", None, None, self]
+        self.rid_json = b""
         self.prompt_tokens = 0
-        self.reasoning = 0
-        self.finish: Any = None
-        self.versions: Any = None
-        self.meter: list[Any] | None = None  # see `metrics.recorder`; None: not recorded
-        self.context: list[int] = []  # last prompt ids, where the decoder asks for them
-        self.has_context = True
-        self.aborting = False  # the scheduler has been told
-        self.waiting = False  # listed in writer.waiting
+        # Bytearrays where they grow, which a plain unary answer's never do.
+        self.text: Any = b""  # JSON-escaped; incremental: not yet shown
+        self.ids: Any = b""  # "1,2,3"; incremental: not yet shown
 
     @property
     def completion(self) -> int:
