@@ -160,14 +160,14 @@ LEFT_OUT: dict[str, tuple[Callable[..., World], Any, list[tuple[str, str]]]] = {
         mailbox,
         [
             (
-                "        unsent, unfinished = _offer(unsent, unfinished, kind, key, parts)\n"
+                "        unsent, unfinished = offer(unsent, unfinished, kind, key, parts)\n"
                 "        if",
                 "        if",
             ),
             (
                 "            waiter.wait(BACKSTOP_MS)\n",
                 "            waiter.wait(BACKSTOP_MS)\n"
-                "            unsent, unfinished = _offer(unsent, unfinished, kind, key, parts)\n",
+                "            unsent, unfinished = offer(unsent, unfinished, kind, key, parts)\n",
             ),
         ],
     ),
