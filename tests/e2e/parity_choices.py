@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.e2e.parity_access import ACCESS_CHOICES
 from tests.e2e.parity_openai import OPENAI_CHOICES
 from tests.e2e.parity_parsers import PARSER_CHOICES
 from tests.e2e.parity_replay import MISSING
@@ -325,6 +326,7 @@ CHOICES: tuple[Choice, ...] = (
         "a router learns something, and what it rests on",
         proof="tests/e2e/test_loads.py::test_a_silent_scheduler_does_not_keep_the_answer",
     ),
+    *ACCESS_CHOICES,
     # -- towards the scheduler -------------------------------------------------------
     Choice(
         "wire-rid", "rid on the wire", "the client's with a suffix; the server's own without",

@@ -75,6 +75,46 @@ def test_banner_and_health(program):
     assert call(one.path, "GET", "/server_info").json()["frontend"] == "tpc"
 
 
+def test_keys_are_nowhere_to_be_read(program, tmp_path, monkeypatch):
+    keys = tmp_path / "keys"
+    keys.write_text("k1-secret\nk2-secret\n")
+    monkeypatch.setenv("SGLANG_API_KEY", "k3-secret")  # a key that is given goes before it
+    monkeypatch.setenv("TPC_ADMIN_API_KEY", "k4-secret")
+    one = program("--api-key-file", str(keys), "--log-level", "debug")
+    assert "secret" not in one.banner and "-H 'Authorization: Bearer" in one.banner
+    statuses = []
+    with Client(one.path) as client:
+        for n in range(5):
+            client.request("GET", "/server_info", None, {"Authorization": f"Bearer k{n}-secret"})
+            answer = client.answer()
+            assert b"secret" not in answer.body
+            statuses.append(answer.status)
+        assert statuses == [401, 200, 200, 401, 401]
+        client.request("POST", "/abort_request", {}, {"Authorization": "Bearer k4-secret"})
+        assert client.answer().status == 200
+    assert b"secret" not in Path(f"/proc/{one.process.pid}/cmdline").read_bytes()
+    one.process.send_signal(signal.SIGTERM)
+    status, err = one.end()
+    assert status == 0 and "secret" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--api-key", " bad-secret"], "--api-key: a key must be"),
+        (["--admin-api-key-file", "/nowhere"], "--admin-api-key-file /nowhere: No such file"),
+        (["--cors-allow-origin", "example.com"], "--cors-allow-origin example.com: not an origin"),
+    ],
+)
+def test_access_flags_that_cannot_be(words, told, model_folder):
+    command = [sys.executable, "-m", "tpc_server", "--model-path", str(model_folder), *words]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.startswith(f"tpc-server: error: {told}") and "secret" not in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_exits_with_0(program, number):
     one = program("--log-format", "json")
