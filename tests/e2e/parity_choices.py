@@ -327,6 +327,12 @@ CHOICES: tuple[Choice, ...] = (
         proof="tests/e2e/test_loads.py::test_a_silent_scheduler_does_not_keep_the_answer",
     ),
     *ACCESS_CHOICES,
+    Choice(
+        "chat-thinking", "`thinking` of a chat request", "-",
+        "for one model's template only, else ignored",
+        "its `type` is the variable `thinking_mode` of any template", "nothing is ignored",
+        proof="tests/unit/test_every_field.py::test_a_field_is_honoured_or_refused_by_its_name",
+    ),
     # -- towards the scheduler -------------------------------------------------------
     Choice(
         "wire-rid", "rid on the wire", "the client's with a suffix; the server's own without",

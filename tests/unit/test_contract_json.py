@@ -1,13 +1,17 @@
-"""JSON of request bodies: both readers alike, numbers of any length, what is refused early."""
+"""JSON of request bodies: all readers alike, numbers of any length, what is refused early."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract_corpus import all_bodies
+from tests.decoder_corpus import corpus
+from tests.decoder_outcomes import outcomes
+from tests.gil_env import clean_env, gil_env
 from tests.unit.test_contract_generate import limits
 from tpc_server.contract import json_body
 from tpc_server.contract.errors import BadRequest
@@ -19,24 +23,49 @@ def decoder() -> GenerateDecoder:
     return GenerateDecoder(limits())
 
 
-def test_both_json_readers_answer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = GenerateDecoder(limits())
-    # Fresh ids differ from one decoding to the next; everything else may not.
-    monkeypatch.setattr(decoder, "new_rid", lambda: "fresh")
-    for body in all_bodies():
-        answers = []
-        for parse in (json_body.parse_object_jiter, json_body.parse_object_stdlib):
-            try:
-                request = decoder.decode_object(parse(body))
-            except BadRequest as error:
-                answers.append(error.message)
-            else:
-                answers.append(repr([item.to_tuple() for item in request.items]))
-        assert answers[0] == answers[1], body[:80]
+BODIES = corpus()
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    """Of each body of the corpus, read by the standard library."""
+    return outcomes(json_body.PARSERS["stdlib"], BODIES)
+
+
+def differences(found: list[str], expected: list[str]) -> list[tuple[bytes, str, str]]:
+    """The first few bodies that are told otherwise."""
+    assert len(found) == len(expected) == len(BODIES)
+    wrong = [k for k, text in enumerate(found) if text != expected[k]]
+    return [(BODIES[k][1][:200], found[k], expected[k]) for k in wrong[:5]]
+
+
+def test_the_corpus_is_large_and_both_good_and_bad(expected: list[str]) -> None:
+    refused = sum([text.startswith("refused: ") for text in expected])
+    assert len(BODIES) > 10_000 and 1000 < len(BODIES) - refused < refused
+    assert "jiter" in json_body.PARSERS  # what serves here
+
+
+@pytest.mark.parametrize("name", json_body.PARSERS)
+def test_every_reader_here_decodes_alike(expected: list[str], name: str) -> None:
+    assert differences(outcomes(json_body.PARSERS[name], BODIES), expected) == []
+
+
+@pytest.mark.network
+@pytest.mark.timeout(600)
+def test_every_reader_of_another_build_decodes_alike(expected: list[str]) -> None:
+    """msgspec's, on a build with a GIL: the same requests, the same words."""
+    done = subprocess.run(
+        [gil_env("json-parsers"), "-I", str(Path(__file__).parents[1] / "decoder_outcomes.py")],
+        env=clean_env(), capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    assert list(found) == ["msgspec", "jiter", "stdlib"]
+    for name, told in found.items():
+        assert differences(told, expected) == [], name
 
 
 def test_texts_of_broken_bodies() -> None:
-    for parse in (json_body.parse_object_jiter, json_body.parse_object_stdlib):
+    for parse in json_body.PARSERS.values():
         for body, text in (
             (b"", "the request body is empty"),
             (b"\xef\xbb\xbf{}", "the request body starts with a byte order mark"),
@@ -73,7 +102,7 @@ def test_a_number_of_any_length_is_out_of_range_at_its_field(
 ) -> None:
     raw = json.dumps({"text": "a", "sampling_params": body})
     raw = raw.replace('"-N"', "-" + "9" * digits).replace('"N"', "9" * digits)
-    for parse in (json_body.parse_object_jiter, json_body.parse_object_stdlib):
+    for parse in json_body.PARSERS.values():
         with pytest.raises(BadRequest) as caught:
             decoder.decode_object(parse(raw.encode()))
         assert caught.value.message == text
@@ -89,5 +118,5 @@ def test_a_prompt_of_too_many_ids_is_refused_before_they_are_read(
 
 
 def test_deep_nesting_below_the_limit_is_taken() -> None:
-    for parse in (json_body.parse_object_jiter, json_body.parse_object_stdlib):
+    for parse in json_body.PARSERS.values():
         assert parse(b'{"a":' * 128 + b"1" + b"}" * 128)

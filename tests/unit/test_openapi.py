@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract_corpus import BAD, GOOD
+from tests.decoder_corpus import PROBES
 from tests.json_schema import parts, valid
 from tpc_server.contract.abort import decode_abort
 from tpc_server.contract.chat import ChatDecoder
@@ -36,12 +37,6 @@ LIMITS = Limits(
     lora_ids={"ada": "1"},
 )  # fmt: skip
 DECODER = GenerateDecoder(LIMITS)
-PROBES: list[Any] = [
-    None, True, False, 0, 1, -1, 2, 3, -2, -3, 0.5, 1.5, -0.5, 2.5, 2**31, 2**63, -(2**63) - 1,
-    2**70, "", "a", "1", "x" * 129, "x" * 257, [], [1], [0, -1], ["a"], [""], ["a"] * 33, [None],
-    [1.5], [True], [[1]], [[1], None], [{}], {}, {"a": 1}, {"a": "b"}, {"1": 0.5}, {"1": "b"},
-    {"enabled": False}, {"enabled": True}, {"enabled": False, "more": 1}, {"a": [[1]]},
-]  # fmt: skip
 
 
 def test_it_is_an_openapi_document() -> None:

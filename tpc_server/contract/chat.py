@@ -135,6 +135,13 @@ class ChatDecoder(OpenAIDecoder):
         if effort is not None:
             out["reasoning_effort"] = effort
             thinking = effort != "none"
+        if "thinking" in own:
+            mode = own["thinking"]
+            if type(mode) is not dict:
+                raise invalid_type(mode, "a map", "thinking")
+            if type(mode.get("type")) is not str:
+                raise invalid_type(mode.get("type"), "a string", "thinking.type")
+            out.setdefault("thinking_mode", mode["type"])
         if thinking is not None:
             out.setdefault("thinking", thinking)
             out.setdefault("enable_thinking", thinking)

@@ -1,9 +1,9 @@
 """JSON request bodies, read alike by every build. Owner: stateless.
 
-`jiter` where it is installed, the standard library elsewhere. Both are held to one language: UTF-8
-without a mark, no NaN or infinity, no half of a surrogate pair, no nesting beyond MAX_DEPTH, an
-object on top, the last of two equal keys. What is refused is told in words of our own, because the
-two parsers' differ.
+`msgspec` where it is installed, else `jiter`, else the standard library. All are held to one
+language: UTF-8 without a mark, no NaN or infinity, no half of a surrogate pair, no nesting beyond
+MAX_DEPTH, an object on top, the last of two equal keys. What is refused is told in words of our
+own, because the parsers' differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ except ImportError:
 else:
     _jiter = jiter
 
-__all__ = ["MAX_DEPTH", "check_finite", "parse_object", "parse_object_jiter", "parse_object_stdlib"]
+try:
+    import msgspec
+except ImportError:
+    _msgspec: Any = None
+else:
+    _msgspec = msgspec
+
+__all__ = ["MAX_DEPTH", "PARSERS", "check_finite", "parse_object"]
 
 MAX_DEPTH: Final = 128  # of nested arrays and objects
 
@@ -41,6 +48,16 @@ def parse_object_jiter(body: bytes) -> dict[str, Any]:
         if _TOO_LONG.search(body) is None:
             raise _refused(body) from None
         return _parse_stdlib(body, _LONG_DECODER)
+    return _object(value, body)
+
+
+def parse_object_msgspec(body: bytes) -> dict[str, Any]:
+    """The object in `body`. Raises BadRequest. Floats may be infinite: see `check_finite`."""
+    try:
+        value = _msgspec_decode(body)
+    except (ValueError, RecursionError):
+        # It refuses some that the others take, `1e400` for one.
+        return parse_object_stdlib(body)
     return _object(value, body)
 
 
@@ -70,15 +87,21 @@ def _no_constant(name: str) -> Any:
 
 def _any_int(digits: str) -> int | float:
     """An integer of any length; one that Python would not read is as infinite as `1e400`."""
-    return int(digits) if len(digits) <= 4300 else float(digits)
+    return int(digits) if len(digits) - digits.startswith("-") <= 4300 else float(digits)
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
 _LONG_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_int=_any_int)
 
-parse_object: Callable[[bytes], dict[str, Any]] = (
-    parse_object_jiter if _jiter is not None else parse_object_stdlib
-)
+_msgspec_decode: Any = _msgspec.json.Decoder().decode if _msgspec is not None else None
+
+# Those this build has, by name; the first is used.
+PARSERS: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {
+    **({"msgspec": parse_object_msgspec} if _msgspec is not None else {}),
+    **({"jiter": parse_object_jiter} if _jiter is not None else {}),
+    "stdlib": parse_object_stdlib,
+}
+parse_object: Callable[[bytes], dict[str, Any]] = next(iter(PARSERS.values()))
 
 
 def _object(value: Any, body: bytes) -> dict[str, Any]:

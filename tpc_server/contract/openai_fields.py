@@ -225,6 +225,8 @@ CHAT_TABLE: Final = (
                 ]}),
     OpenAIField("reasoning", OWN, None, schema={"type": "object"},
                 about="{effort, enabled}: another form of reasoning_effort"),
+    OpenAIField("thinking", OWN, None, about="{type}: thinking_mode of the chat template",
+                schema={"type": "object", "required": ["type"], "properties": {"type": _STRING}}),
     OpenAIField("separate_reasoning", OWN, True, schema={"type": "boolean"},
                 about="reasoning apart from content"),
     OpenAIField("stream_reasoning", OWN, True, schema={"type": "boolean"},
