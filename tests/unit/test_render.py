@@ -104,7 +104,7 @@ def test_logprob_families_grow_and_are_cut():
     buffers.add_positions(OUTPUT[1], [([-1.0, -2.0], [9, 4]), None])
 
     def members():
-        return json.loads(b'{"a":0%b}' % buffers.members())
+        return json.loads(b'{"a":0%b}' % b"".join(buffers.members()))
 
     first = members()
     assert first["input_token_logprobs"] == [[None, 7, None], [-0.5, 8, None]]
@@ -121,4 +121,4 @@ def test_logprob_families_grow_and_are_cut():
     assert cut["input_token_logprobs"] == first["input_token_logprobs"]
     texts = LogprobBuffers(lambda token: chr(token))
     texts.add_pairs(OUTPUT[0], [-1.0], [97])
-    assert b'"a"' in texts.members()
+    assert b'"a"' in b"".join(texts.members())

@@ -47,6 +47,13 @@ def stream_head(chunked: bool, close: bool, extra: bytes = b"") -> bytes:
     return b"%b%b%b\r\n" % (_SSE, extra, tail)
 
 
+def chunk_parts(parts: list[bytes | bytearray], chunked: bool) -> list[bytes | bytearray]:
+    """Parts of a body framed as one HTTP chunk, or as they are."""
+    if not chunked:
+        return parts
+    return [b"%x\r\n" % sum([len(part) for part in parts]), *parts, CRLF]
+
+
 def chunk(data: bytes, chunked: bool) -> bytes:
     """`data` framed as one HTTP chunk, or as it is."""
     return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data

@@ -42,14 +42,14 @@ class LogprobBuffers:
             [None if p is None or not p[1] else self._entries(p[0], p[1]) for p in positions],
         )
 
-    def members(self) -> bytes:
-        """All families as object members, each after a comma."""
-        parts = [
-            b',"%b":[%b]' % (name.encode(), bytes(run)) for name, run in self._families.items()
-        ]
+    def members(self) -> native.Parts:
+        """All families as object members, each after a comma; the runs themselves, no copies."""
+        parts: native.Parts = []
+        for name, run in self._families.items():
+            parts += (b',"%b":[' % name.encode(), run, b"]")
         if OUTPUT[0] in self._families:
             parts.append(b',"output_token_logprobs_length":%d' % self.count)
-        return b"".join(parts)
+        return parts
 
     def size(self) -> int:
         """Bytes held."""

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from ..text.escape import json_escape
 
+Parts = list[bytes | bytearray]
+
 DONE: Final = b"data: [DONE]\n\n"
 TEXT_OPEN: Final = b'data: {"text":"'
 IDS_OPEN: Final = b'","output_ids":['
@@ -125,8 +127,13 @@ def finish_json(finish: dict[str, Any] | None) -> bytes:
 
 def meta_info(stream: Any, weight_version: bytes, latency_s: float | None) -> bytes:
     """The whole meta_info object of a stream's newest state; `latency_s` on the last frame."""
+    return b"".join(meta_parts(stream, weight_version, latency_s))
+
+
+def meta_parts(stream: Any, weight_version: bytes, latency_s: float | None) -> Parts:
+    """`meta_info` in parts."""
     finish = stream.finish
-    parts = [
+    parts: Parts = [
         b"{",
         meta_middle(
             stream.rid_json,
@@ -138,22 +145,22 @@ def meta_info(stream: Any, weight_version: bytes, latency_s: float | None) -> by
         ),
     ]
     if stream.logprobs is not None:
-        parts.append(stream.logprobs.members())
+        parts += stream.logprobs.members()
     if stream.hidden:
-        parts.append(b',"hidden_states":[%b]' % stream.hidden)
+        parts += (b',"hidden_states":[', stream.hidden, b"]")
     if latency_s is not None:
         if stream.versions is not None:
             parts.append(b',"weight_versions":%b' % to_json(stream.versions))
         parts.append(b',"e2e_latency":%b' % repr(latency_s).encode())
     parts.append(b',"completion_tokens":%d}' % stream.completion)
-    return b"".join(parts)
+    return parts
 
 
 def plain_result(
     text: bytes, ids: list[int], rid_json: bytes, finish: dict[str, Any], prompt_tokens: int,
     weight_version: bytes, cached: int, reasoning: int, latency_s: float, completion: int,
 ) -> bytes:  # fmt: skip
-    """`result` with `meta_info` of an ended item that has nothing but text and ids."""
+    """The answer object, `meta_info` included, of an ended item that has only text and ids."""
     return (
         b'{"text":"%b","output_ids":[%b],"meta_info":{"id":%b,"finish_reason":%b,'
         b'"prompt_tokens":%d,"weight_version":%b,"cached_tokens":%d,"reasoning_tokens":%d,'
@@ -164,13 +171,14 @@ def plain_result(
     )  # fmt: skip
 
 
-def result(stream: Any, has_text: bool, meta: bytes, indexed: bool) -> bytes:
-    """One answer object from what the stream's buffers hold."""
-    parts = [b'{"text":"', stream.text, IDS_OPEN] if has_text else [b'{"output_ids":[']
-    parts += [stream.ids, b'],"meta_info":', meta]
+def result_parts(stream: Any, has_text: bool, meta: Parts, indexed: bool) -> Parts:
+    """One answer object from what the stream's buffers hold. The buffers themselves are among the
+    parts: what has grown for thousands of tokens is not copied for each of them."""
+    parts: Parts = [b'{"text":"', stream.text, IDS_OPEN] if has_text else [b'{"output_ids":[']
+    parts += (stream.ids, b'],"meta_info":', *meta)
     if stream.prompt_ids is not None:
         parts.append(b',"prompt_token_ids":%b' % to_json(stream.prompt_ids))
     if indexed:
         parts.append(b',"index":%d' % stream.index)
     parts.append(b"}")
-    return b"".join(parts)
+    return parts

@@ -33,10 +33,11 @@ class NativeShape:
         """Where a stream's logprobs go."""
         return LogprobBuffers(text_of)
 
-    def frame(self, stream: Any, latency_s: float | None) -> bytes:
-        """The event that shows all that is new; `latency_s` on the last one only."""
-        meta = native.meta_info(stream, self.weight_version, latency_s)
-        return b"data: %b\n\n" % native.result(stream, self._has_text, meta, stream.group.is_batch)
+    def frame(self, stream: Any, latency_s: float | None) -> bytes | native.Parts:
+        """The event that shows all that is new, perhaps in parts; `latency_s` on the last one."""
+        meta = native.meta_parts(stream, self.weight_version, latency_s)
+        parts = native.result_parts(stream, self._has_text, meta, stream.group.is_batch)
+        return [b"data: ", *parts, b"\n\n"]
 
     def middle(self, stream: Any) -> Any:
         """What the step loop puts between the ids and the counter of a plain row."""
@@ -50,8 +51,8 @@ class NativeShape:
 
     def result(self, stream: Any, latency_s: float) -> bytes:
         """The answer object of one item that is not streamed."""
-        meta = native.meta_info(stream, self.weight_version, latency_s)
-        return native.result(stream, self._has_text, meta, False)
+        meta = native.meta_parts(stream, self.weight_version, latency_s)
+        return b"".join(native.result_parts(stream, self._has_text, meta, False))
 
     def body(self, group: Any) -> bytes:
         """The whole answer, once every item has its result."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..counters import Counters
 
 _MOST_HELD: Final = 64  # messages waiting for a ring beyond which streams stop rendering
+_JOIN_BYTES: Final = 4096  # less is copied sooner than gathered
 _IOV: Final = 64  # buffers of one gathering write
 
 
@@ -72,6 +73,38 @@ class ConnWriter:
         counters.bytes_out += sent
         if sent != len(data):
             self.partial(data, sent)
+
+    def write_parts(self, parts: list[bytes | bytearray]) -> None:
+        """As `write`; what is large is copied only where it has to wait."""
+        if sum([len(part) for part in parts]) <= _JOIN_BYTES or len(parts) > _IOV:
+            self.write(b"".join(parts))
+            return
+        if self.broken:
+            return
+        sent = 0
+        waits = bool(self.queue)
+        if not waits:
+            try:
+                sent = self.sendmsg(parts)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError:
+                self.fail()
+                return
+            counters = self.egress.counters
+            counters.sends += 1
+            counters.bytes_out += sent
+        for part in parts:
+            if sent >= len(part):
+                sent -= len(part)
+            else:
+                rest = bytes(memoryview(part)[sent:])
+                sent = 0
+                self.queue.append(rest)
+                self.queued += len(rest)
+        if self.queue and not waits:
+            self.blocked = True
+            self.egress.arm(self)
 
     def answer(self, data: bytes, end: int) -> None:
         """A whole answer: `write` and `finish` in one."""
@@ -135,6 +168,10 @@ class RemoteWriter:
     def write(self, data: bytes) -> None:
         """As `ConnWriter.write`."""
         self.send(data)
+
+    def write_parts(self, parts: list[bytes | bytearray]) -> None:
+        """As `ConnWriter.write_parts`."""
+        self.send(b"".join(parts))
 
     def partial(self, data: Any, sent: int) -> None:
         """Nothing is left over: `send` takes everything."""

@@ -302,14 +302,14 @@ class StreamRows:
         latency = None if finish is None else (self.now_ns - group.created_ns) / 1e9
         shape = group.shape
         data = shape.frame(stream, latency)
-        if shape.incremental:
+        if data:
+            self.write_stream(group, data, self.now_ns)
+        if shape.incremental:  # only now: the buffers are parts of what was written
             stream.text.clear()
             stream.ids.clear()
             if stream.logprobs is not None:
                 stream.logprobs.shown()
             stream.hidden.clear()
-        if data:
-            self.write_stream(group, data, self.now_ns)
         if finish is not None:
             self.finished(stream)
             return
@@ -320,14 +320,14 @@ class StreamRows:
         else:
             stream.hot[MODE] = SLOW
 
-    def write_stream(self, group: Group, data: bytes, now_ns: int) -> None:
-        """One chunk of a streamed answer, its head before the first."""
-        framed = http.chunk(data, group.chunked)
+    def write_stream(self, group: Group, data: bytes | native.Parts, now_ns: int) -> None:
+        """One chunk of a streamed answer, whole or in parts, its head before the first."""
+        parts = http.chunk_parts([data] if isinstance(data, bytes) else data, group.chunked)
         if not group.head_sent:
-            framed = self.head_of(group) + framed
+            parts = [self.head_of(group), *parts]
         group.last_ns = now_ns
         writer = group.writer
-        writer.write(framed)
+        writer.write_parts(parts)
         if writer.blocked:
             for stream in group.streams:
                 stream.hot[MODE] = SLOW
