@@ -111,7 +111,8 @@ class Client:
     def head(self) -> tuple[int, dict[str, str]]:
         """Status and headers of the next response; informational ones are skipped."""
         while True:
-            lines = self.until(b"\r\n\r\n").decode().split("\r\n")
+            lines = self.until(b"\r\n\r\n").decode("latin-1").split("\r\n")
+            assert lines[0].startswith("HTTP/1.1 "), f"no status line: {lines!r}"
             status = int(lines[0].split()[1])
             if status >= 200:
                 break

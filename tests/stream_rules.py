@@ -70,7 +70,7 @@ def _openai(events: list[Any], failed: bool) -> None:
         (choice,) = event["choices"]
         index = choice["index"]
         delta = choice.get("delta")
-        hidden = choice.get("hidden_states") or (delta or {}).get("hidden_states")
+        hidden = "hidden_states" in choice or "hidden_states" in (delta or {})
         assert index not in ended or hidden, f"choice {index} goes on after its end"
         if delta is not None:
             assert ("role" in delta) == (index not in started), "the role comes first, once"

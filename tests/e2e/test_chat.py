@@ -247,6 +247,7 @@ def test_json_schema_is_forwarded(start, model):
         ),
         ({"tools": [{"function": {"name": "f"}}]}, "--tool-call-parser"),
         ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"logprobs": True, "top_logprobs": 259}, "top_logprobs must be in [0, 258]"),
         ({"logprobs": 1}, "`logprobs`"),
         ({"reasoning_effort": "enormous"}, "reasoning_effort must be one of"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),

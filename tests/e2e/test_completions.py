@@ -58,6 +58,26 @@ def test_stream(start):
         assert list(event) == ["id", "object", "created", "model", "choices", "usage"]
 
 
+@pytest.mark.parametrize("first", [[257], [256, 257], [], [0xE4]])
+def test_a_stream_that_begins_without_text(start, first):
+    """Special tokens, half characters: the head comes before the first event all the same."""
+
+    def script(header, ids):
+        frames = [(first, None)] + ([([0xB8, 0x96], None)] if first == [0xE4] else [])
+        return [
+            *frames,
+            *[([byte], None) for byte in b"abc"],
+            ([], {"type": "length", "length": 4}),
+        ]
+
+    run = start(script=script)
+    with Client(run.address) as client:
+        answer = client.call("POST", PATH, {"prompt": "x", "stream": True})
+        texts = [e["choices"][0]["text"] for e in answer.events()[:-1]]
+        assert "".join(texts) == ("世abc" if first == [0xE4] else "abc")
+        assert client.call("GET", "/v1/models").status == 200
+
+
 @pytest.mark.parametrize(
     "options, chunks", [({"include_usage": True}, 1), ({"include_usage": False}, 0), ({}, 0),
                         (None, 0)],
@@ -180,7 +200,7 @@ def test_half_characters_wait(start):
         ({"prompt": ["a", 1]}, "`prompt[1]`"),
         ({"prompt": [[1], [True]]}, "`prompt[1][0]`"),
         ({"prompt": [1.5]}, "`prompt[0]`"),
-        ({"prompt": [258]}, "out-of-vocabulary token id 258"),
+        ({"prompt": [258]}, "prompt contains out-of-vocabulary token id 258"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens must be positive"),
         ({"prompt": "a", "max_tokens": "5"}, "`max_tokens`"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
@@ -196,6 +216,8 @@ def test_half_characters_wait(start):
         ({"prompt": "a", "best_of": 3}, "best_of"),
         ({"prompt": "a", "logprobs": -1}, "logprobs must be at least 0"),
         ({"prompt": "a", "logprobs": True}, "`logprobs`"),
+        ({"prompt": "a", "logprobs": 2**63}, "`logprobs`"),
+        ({"prompt": "a", "logprobs": 259}, "logprobs must be in [0, 258]"),
         ({"prompt": "a", "stream": 1}, "`stream`"),
         ({"prompt": "a", "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"prompt": "a", "model": 5}, "`model`"),

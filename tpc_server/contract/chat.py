@@ -24,6 +24,7 @@ class ChatDecoder(OpenAIDecoder):
     """Decodes /v1/chat/completions bodies by one server's limits."""
 
     TABLE = F.CHAT_TABLE
+    NAMES = {"top_logprobs_num": "top_logprobs"}  # noqa: RUF012
 
     def decode(self, body: bytes) -> OpenAICall:
         """Decode one body. Raises BadRequest; every text names the field."""

@@ -18,6 +18,7 @@ class CompletionDecoder(OpenAIDecoder):
     """Decodes /v1/completions bodies by one server's limits."""
 
     TABLE = F.COMPLETION_TABLE
+    NAMES = {"top_logprobs_num": "logprobs", "input_ids": "prompt"}  # noqa: RUF012
 
     def decode(self, body: bytes) -> OpenAICall:
         """Decode one body. Raises BadRequest; every text names the field."""

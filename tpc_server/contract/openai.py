@@ -21,13 +21,15 @@ __all__ = ["OpenAICall", "OpenAIDecoder", "OpenAIFacts"]
 
 _OBJECT_SCHEMA: Final = '{"type": "object"}'
 _DEFAULTED: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-# The native names in an error, as these routes call them.
+# The native names in an error, as these routes call them; a route has more of its own.
 _NAMES: Final = {
     "min_new_tokens": "min_tokens",
     "max_new_tokens": "max_tokens",
     "sampling_seed": "seed",
 }
-_WORDS: Final = re.compile(r"sampling_params\.|\b(?:min_new_tokens|max_new_tokens|sampling_seed)\b")
+_WORDS: Final = re.compile(
+    r"sampling_params\.|\b(?:(?:min|max)_new_tokens|sampling_seed|top_logprobs_num|input_ids)\b"
+)
 
 
 class OpenAIFacts(NamedTuple):
@@ -55,6 +57,7 @@ class OpenAIDecoder:
     """Base of the two decoders. Build one per core, on that core."""
 
     TABLE: tuple[F.OpenAIField, ...] = ()
+    NAMES: dict[str, str] = {}  # noqa: RUF012  # of native fields, as the route's clients write them
 
     def __init__(self, limits: Limits, generate: GenerateDecoder, facts: OpenAIFacts) -> None:
         self.limits = limits
@@ -62,6 +65,7 @@ class OpenAIDecoder:
         self._generate = generate
         # Copies: a core reads no other core's objects.
         self._rows = {field.name: F.OpenAIField(*field) for field in self.TABLE}
+        self._names = {"sampling_params.": "", **_NAMES, **self.NAMES}
         self._explicit = {}
         if limits.preferred_sampling_params:  # those count for native requests only
             self._explicit = {
@@ -102,7 +106,7 @@ class OpenAIDecoder:
         try:
             return self._generate.decode_object(native)
         except BadRequest as error:
-            message = _WORDS.sub(lambda word: _NAMES.get(word[0], ""), error.message)
+            message = _WORDS.sub(lambda word: self._names.get(word[0], word[0]), error.message)
             raise BadRequest(message, error.status) from None
 
     # -- fields that both have ---------------------------------------------------------

@@ -314,7 +314,9 @@ class StreamRows:
             self.finished(stream)
             return
         detok = stream.detok
-        if stream.mode and detok is not None and detok.clean and not stream.writer.blocked:
+        clean = stream.mode and detok is not None and detok.clean
+        # Where nothing was shown yet (a special token came first) the head is still to be sent.
+        if clean and group.head_sent and not stream.writer.blocked:
             stream.hot[MIDDLE] = shape.middle(stream)
             stream.hot[MODE] = stream.mode
         else:
