@@ -23,6 +23,7 @@ from .info import ServerInfo
 from .log import LogWriter
 from .mailbox import EventFd
 from .mesh import ALIEN, Ends, Mesh
+from .metrics.exposition import load
 from .metrics.http import make_layout
 from .monitor import Monitor
 from .setup import CoreSetup
@@ -66,6 +67,8 @@ class Frontend:
         self, args: ServerArgs, options: Options, link: Mesh, listeners: Mapping[int, Any],
         texts: tuple[LoadedTokenizer | None, ChatSource | None], log: LogWriter,
     ) -> None:  # fmt: skip
+        if args.metrics is not None:
+            load()
         self.options = options
         self.server_args = args
         self.plan = link.plan

@@ -132,7 +132,7 @@ def _load(given: Any, core_plan: Any, bound: Bound, signals: _Signals) -> Any:
 
 
 def _guard_gil(given: Any) -> None:
-    culprit = runtime.import_all()
+    culprit = runtime.import_all(*(("prometheus_client",) if given.enable_metrics else ()))
     if runtime.gil_enabled():
         reason = (
             f"importing {culprit or 'something'} switched it on"

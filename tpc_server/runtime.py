@@ -11,7 +11,7 @@ from typing import Final
 # Everything a serving process imports that is not ours; one of them can switch the GIL on.
 IMPORTS: Final = (
     "numpy", "tokenizers", "httptools", "jiter", "msgpack", "psutil", "gguf", "jinja2",
-    "prometheus_client", "backports.zstd",
+    "backports.zstd",
 )  # fmt: skip
 
 
@@ -29,13 +29,13 @@ def gil_enabled() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def import_all() -> str | None:
+def import_all(*more: str) -> str | None:
     """Import what serving needs; the name of the module that switched the GIL on, or None.
 
     A package that is not there is passed over: whoever needs it says so.
     """
     before = gil_enabled()
-    for name in IMPORTS:
+    for name in (*IMPORTS, *more):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             try:

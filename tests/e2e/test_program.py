@@ -115,6 +115,26 @@ def test_access_flags_that_cannot_be(words, told, model_folder):
     assert done.stderr.startswith(f"tpc-server: error: {told}") and "secret" not in done.stderr
 
 
+def test_metrics_flags(program):
+    one = program(
+        "--enable-metrics", "--bucket-e2e-request-latency", "5", "50", "--extra-metric-labels",
+        '{"zone": "a"}', "--generation-tokens-buckets", "custom", "3",
+        "--served-model-name", "tiny",
+    )  # fmt: skip
+    page = call(one.path, "GET", "/metrics").body.decode()
+    labels = 'engine_type="unified",{}model_name="tiny",zone="a"'
+    waits = labels.format('is_streaming="false",le="50.0",')
+    assert f"sglang:e2e_request_latency_seconds_bucket{{{waits}}}" in page
+    sizes = labels.format('le="3.0",')
+    assert f"sglang:generation_tokens_histogram_bucket{{{sizes}}}" in page
+
+
+def test_a_bad_metrics_flag_is_told_before_anything_is_loaded(program):
+    one = program("--prompt-tokens-buckets", "steps", wait=False)
+    status, said = one.end()
+    assert status == 1 and "--prompt-tokens-buckets: the rule is" in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_exits_with_0(program, number):
     one = program("--log-format", "json")

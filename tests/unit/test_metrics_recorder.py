@@ -112,6 +112,22 @@ def test_rows_of_other_cores_and_unrecorded_streams_do_not_count():
     assert f.histogram(f.layout.inter_token) == (3, 3 * MS, {0.002: 3})
 
 
+def test_a_rid_that_is_named_twice_or_too_early_harms_nothing():
+    f = Frames()
+    a = f.stream()
+    f.step(10 * MS, (a, 1), (a, 1), ("r2", 1))
+    f.step(11 * MS, (a, 1), (a, 1), ("r2", 1))
+    f.step(12 * MS, (a, 1), ("r2", 1))
+    f.step(13 * MS, (a, 1), ("r2", 1))
+    late = f.stream()
+    assert late.rid == "r2"
+    f.leave(late)
+    f.leave(a)
+    f.step(14 * MS, ("r3", 1))
+    assert min(f.words) >= 0 and f.recorder._weights in ({}, {a.meter[SERIES]: 0})
+    assert f.histogram(f.layout.inter_token)[1] == 3 * MS
+
+
 def test_who_leaves_between_steps_is_not_counted_on():
     f = Frames()
     a, b = f.stream(), f.stream()

@@ -6,14 +6,23 @@ directory (a scheduler's) are merged in; what both have under one name is added 
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from .layout import STATUSES, Histogram, Layout, read_label
 
+# What a page is made with, all of it: where it is first needed there may be no descriptor left.
+_MODULES: Final = ("", ".core", ".multiprocess", ".utils")
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "sglang:"
+
+
+def load() -> None:
+    """Import what pages need."""
+    for name in _MODULES:
+        importlib.import_module(f"prometheus_client{name}")
 
 
 class _Series:

@@ -84,7 +84,11 @@ class Recorder:
         meter = self._meters.pop(wire_rid, None)
         if meter is not None and self._members is not None and wire_rid in self._members:
             self._members.discard(wire_rid)
-            self._weights[meter[SERIES]] -= 1
+            self._weigh_less(meter[SERIES])
+
+    def _weigh_less(self, series: int) -> None:
+        # Never below 0, whatever rids a frame had: a word takes no negative number.
+        self._weights[series] = max(0, self._weights.get(series, 0) - 1)
 
     def _add_series(self, label: str) -> int:
         layout, words = self._layout, self._words
@@ -134,7 +138,7 @@ class Recorder:
             meter = meters.get(rid)
             if meter is not None:
                 meter[LAST] = last
-                weights[meter[SERIES]] -= 1
+                self._weigh_less(meter[SERIES])
         self._regular(now)
         self._members = members
         for rid in members - before:
@@ -174,7 +178,9 @@ class Recorder:
             weights[meter[SERIES]] = weights.get(meter[SERIES], 0) + 1
         self._last = now
         self._weights = weights
-        self._members = set(batch.rids) if even else None
+        members = set(batch.rids)
+        even = even and len(members) == batch.n  # else a rid was named twice
+        self._members = members if even else None
         self._rows = rows if even else None
         self._ones = [1] * batch.n
 
