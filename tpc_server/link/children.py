@@ -166,7 +166,7 @@ class Seat:
         for one in [one for one in (*self._retired, self.link) if one is not None and one.gone]:
             self._bury(one)
         link = self.link
-        if link is not None and link.accepting:
+        if link is not None and link.accepting and self._starting is None:
             self.reloading = False
             for old in self._retired:
                 if not old.retired:

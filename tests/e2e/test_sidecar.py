@@ -1,0 +1,304 @@
+"""The cores in a process of their own: the same contract, and what happens when processes end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from tests import tiny_tokenizer
+from tests.fake_scheduler import FakeScheduler, echo
+from tests.http_client import Client, call
+from tpc_server import ModelConfig, Options, ServerArgs
+from tpc_server.link.server import ServerError, SidecarServer
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Running:
+    """A sidecar server and its scheduler."""
+
+    def __init__(self, server, scheduler):
+        self.server = server
+        self.scheduler = scheduler
+        self.address = ("127.0.0.1", server.http_port)
+
+    def ask(self, **fields):
+        body = {"text": "abc", "sampling_params": {"max_new_tokens": 4}, **fields}
+        return call(self.address, "POST", "/generate", body)
+
+    def pid(self):
+        return self.server.processes()[-1]
+
+
+def until(what, seconds=30.0):
+    """Wait for something that comes by itself."""
+    pause = threading.Event()
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come"
+        pause.wait(0.01)
+
+
+@pytest.fixture
+def sidecar(model_folder):
+    """`sidecar(script=…, manual=…, frontends=…, options=…, **server_args)`."""
+    running = []
+
+    def begin(script=echo, manual=False, options=None, frontends=1, **args):
+        server = SidecarServer(
+            ServerArgs(
+                **{
+                    "model_path": str(model_folder), "served_model_name": "tiny", "port": 0,
+                    "log_level": "error", "skip_server_warmup": True,
+                    "model_config": ModelConfig(context_len=4096, vocab_size=tiny_tokenizer.VOCAB),
+                    **args,
+                }
+            ),
+            options=Options(**(options or {})), frontends=frontends,
+        )  # fmt: skip
+        one = Running(server, FakeScheduler(server, script, manual))
+        running.append(one)
+        return one
+
+    yield begin
+    for one in running:
+        pids = one.server.processes()
+        one.scheduler.stop()
+        one.server.shutdown()
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+
+def stream(run, client, rid, tokens=4000):
+    """Begin a stream and read its first event."""
+    client.request("POST", "/generate", {"text": "abc", "rid": rid, "stream": True,
+                                         "sampling_params": {"max_new_tokens": tokens}})  # fmt: skip
+    run.scheduler.wait_for(lambda s: any(name.startswith(f"{rid}#") for name in s.live))
+    run.scheduler.step()
+    assert client.head()[0] == 200
+    client.chunk()
+
+
+def test_the_contract(sidecar):
+    run = sidecar(skip_server_warmup=False)
+    until(lambda: run.server.ready)
+    assert call(run.address, "GET", "/health").status == 200
+    assert run.ask().json()["text"] == "abca"
+    info = call(run.address, "GET", "/server_info").json()
+    assert (info["mode"], info["gil_enabled"], info["port"]) == (
+        "sidecar", False, run.server.http_port
+    )  # fmt: skip
+    events = call(run.address, "POST", "/v1/completions",
+                  {"prompt": "xyz", "max_tokens": 3, "stream": True}).events()  # fmt: skip
+    assert [e["choices"][0]["text"] for e in events[:-1]] == ["x", "y", "z"]
+    assert call(run.address, "POST", "/generate", {}).status == 400
+
+
+def test_no_thread_of_ours_in_the_schedulers_process(model_folder):
+    before = set(threading.enumerate())
+    with SidecarServer(
+        ServerArgs(model_path=str(model_folder), port=0, log_level="error",
+                   model_config=ModelConfig(context_len=4096, vocab_size=258))
+    ):  # fmt: skip
+        assert set(threading.enumerate()) == before
+
+
+def test_a_child_that_is_killed_is_replaced(sidecar):
+    run = sidecar(manual=True)
+    with Client(run.address) as client:
+        stream(run, client, "cut")
+        pid = run.pid()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises((EOFError, ConnectionError)):
+            while True:
+                client.chunk()
+    # Its request is aborted in the scheduler, which otherwise notices nothing.
+    run.scheduler.wait_for(lambda s: any(rid.startswith("cut#") for rid in s.aborted))
+    run.scheduler.manual = False
+    run.scheduler.step()
+    answer = run.ask()  # waits in the listening socket's queue until the new one accepts
+    assert answer.status == 200 and answer.json()["text"] == "abca"
+    assert run.pid() != pid and run.server.seats[0].restarts == 1
+
+
+def test_a_push_to_a_dead_child_is_dropped_and_true(sidecar):
+    run = sidecar(manual=True)
+    run.scheduler.stop()
+    os.kill(run.pid(), signal.SIGKILL)
+    big = [bytes(1 << 20)]
+    began = time.monotonic()
+    for _ in range(20):  # more than its ring holds
+        assert run.server.push_batch(b"\x96" + b"\x90" * 6, big) is True
+    assert time.monotonic() - began < 10
+
+
+def test_a_child_that_stops_turning_is_given_up(sidecar):
+    run = sidecar(manual=True, options={"stall_s": 0.5})
+    with Client(run.address) as client:
+        stream(run, client, "stuck")
+        pid = run.pid()
+        os.kill(pid, signal.SIGSTOP)
+        run.scheduler.wait_for(lambda s: any(rid.startswith("stuck#") for rid in s.aborted))
+    until(lambda: run.server.processes() and run.pid() != pid)
+    run.scheduler.manual = False
+    assert run.ask().status == 200
+
+
+def test_a_child_that_keeps_dying_is_started_ever_more_slowly(sidecar):
+    run = sidecar()
+    for _ in range(3):
+        until(lambda: run.server.processes() and run.server.seats[0].link is not None)
+        os.kill(run.pid(), signal.SIGKILL)
+        until(lambda: run.server.seats[0].link is None)
+    assert run.server.seats[0]._pause_s >= 0.8
+    assert run.ask().status == 200
+
+
+def test_reload_loses_no_request(sidecar):
+    """Clients with and without keep-alive go on through three upgrades."""
+    run = sidecar()
+    stop = threading.Event()
+    failures: list[object] = []
+    answered = [0]
+
+    def keep_alive(text):
+        client = Client(run.address)
+        while not stop.is_set():
+            client.request("POST", "/generate",
+                           {"text": text, "sampling_params": {"max_new_tokens": 3}})  # fmt: skip
+            answer = client.answer()
+            if answer.status != 200 or answer.json()["text"] != text:
+                failures.append(answer.body)
+            answered[0] += 1
+            if answer.headers.get("connection") == "close":
+                client.close()
+                client = Client(run.address)
+        client.close()
+
+    def fresh(text):
+        while not stop.is_set():
+            answer = run.ask(text=text, sampling_params={"max_new_tokens": 3}, stream=True)
+            if answer.status != 200 or answer.events()[-2]["text"] != text:
+                failures.append(answer.body)
+            answered[0] += 1
+
+    def guarded(function, text):
+        try:
+            function(text)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=guarded, args=(function, text))
+        for function in (keep_alive, fresh) for text in ("abc", "xyz")
+    ]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            pid = run.pid()
+            assert run.server.reload()
+            until(lambda pid=pid: run.pid() != pid and not run.server.seats[0].reloading)
+            seen = answered[0]
+            until(lambda seen=seen: answered[0] > seen + 20 or failures)
+        until(lambda: len(run.server.processes()) == 1 or failures, 60)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+    assert not failures and answered[0] > 60
+
+
+def test_reload_lets_streams_finish(sidecar):
+    run = sidecar(manual=True)
+    with Client(run.address) as client:
+        stream(run, client, "long", tokens=6)
+        old = run.pid()
+        os.kill(old, signal.SIGHUP)  # the child itself asks for it
+        until(lambda: len(run.server.processes()) == 2)
+        until(lambda: not run.server.seats[0].reloading)
+        run.scheduler.step(10)
+        last = b""
+        while chunk := client.chunk():
+            last = chunk
+        assert last == b"data: [DONE]\n\n"
+        client.close()
+    until(lambda: run.server.processes() and old not in run.server.processes())
+    run.scheduler.manual = False
+    run.scheduler.step()
+    assert run.ask().status == 200
+
+
+def test_a_scheduler_that_ends_takes_its_child_along(sidecar):
+    """Every stream ends with an error and [DONE]."""
+    run = sidecar(manual=True)
+    with Client(run.address) as client:
+        stream(run, client, "orphan")
+        link = run.server.seats[0].link
+        run.server.seats[0].stopping = True
+        pid = run.pid()
+        run.scheduler.stop()
+        os.dup2(os.open(os.devnull, os.O_RDWR), link.channel.fileno())  # as if it had died
+        body = b""
+        while chunk := client.chunk():
+            body += chunk
+        assert b'"code":503' in body and body.endswith(b"data: [DONE]\n\n")
+    until(lambda: _ended(pid))
+
+
+def _ended(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_several_frontends_share_the_port(sidecar):
+    run = sidecar(frontends=2)
+    assert len(run.server.processes()) == 2
+    for _ in range(40):
+        assert run.ask().status == 200
+    served = [
+        sum(run.server.counters()[k]["requests"] for k in range(len(run.server.counters())))
+    ]  # fmt: skip
+    until(lambda: sum(c["requests"] for c in run.server.counters()) >= 40)
+    assert served
+    first, second = run.server.processes()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: first not in run.server.processes())
+    assert second in run.server.processes()
+    until(lambda: len(run.server.processes()) == 2)
+
+
+def test_a_restarted_child_has_the_first_mask(sidecar):
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("one CPU only")
+    run = sidecar()
+    old = run.pid()
+    with _narrowed(run.scheduler):
+        os.kill(old, signal.SIGKILL)
+        until(lambda: run.server.processes() and run.pid() != old)
+        assert run.ask().status == 200
+        assert os.sched_getaffinity(run.pid()) == allowed
+
+
+@contextmanager
+def _narrowed(scheduler):
+    """The scheduler's thread, which restarts children, on one CPU."""
+    tid = scheduler._thread.native_id
+    before = os.sched_getaffinity(tid)
+    os.sched_setaffinity(tid, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(tid, before)
+
+
+def test_what_the_child_refuses_is_told(model_folder, tmp_path):
+    with pytest.raises(ServerError, match="neither a tokenizer.json nor a .gguf"):
+        SidecarServer(ServerArgs(model_path=str(tmp_path), port=0, log_level="error"))
