@@ -1,0 +1,78 @@
+"""What SGLang's scheduler has in the place of its own server. Owner: the scheduler's thread.
+
+A class derived from SGLang's `RustServer`: all of its packing and placing stays, only the module
+that holds `Server` and its argument types is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import ModuleType
+from typing import Any
+
+from . import drain, refusals, settings
+from .problem import Problem
+
+logger = logging.getLogger("tpc_server")
+
+
+def frontend_class(base: type[Any]) -> type[Any]:
+    """`base` (SGLang's, or what another plugin made of it) with our `Server` under it."""
+
+    class TpcServer(base):  # type: ignore[misc]
+        """SGLang's wrapper around `tpc_server.Server`."""
+
+        @classmethod
+        def _load_extension(cls) -> ModuleType:
+            import tpc_server
+
+            return tpc_server
+
+        @classmethod
+        def _server_kwargs(cls, scheduler: Any) -> dict[str, Any]:
+            more: dict[str, Any] = super()._server_kwargs(scheduler)
+            return {**more, "options": settings.options(arguments(scheduler))}
+
+        @classmethod
+        def launch(cls, scheduler: Any) -> Any:
+            try:
+                refusals.by_arguments(arguments(scheduler))
+                refusals.by_model(scheduler.model_config)
+                seconds = settings.drain_seconds()
+                instance = super().launch(scheduler)
+            except Exception as error:
+                drain.fail(_one_line(error))
+            drain.stand_by(instance.server, seconds)
+            logger.info("SGLANG_FRONTEND=tpc: tpc_server listens on port %d", instance.http_port)
+            return instance
+
+    return TpcServer
+
+
+def get_class(original: Any, scheduler: Any) -> type[Any]:
+    """Hook around `Scheduler.get_rust_server_class`."""
+    return frontend_class(original(scheduler))
+
+
+def arguments(scheduler: Any) -> Any:
+    """The scheduler's launch arguments as SGLang resolved them."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    return resolving_view(scheduler.server_args)
+
+
+def refuse(result: Any, server_args: Any) -> None:
+    """Hook after `ServerArgs.resolve_once`: refuses before a model is loaded."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    try:
+        refusals.by_arguments(resolving_view(server_args))
+    except Problem as error:
+        raise SystemExit(f"tpc-server: error: {error}") from None
+
+
+def _one_line(error: BaseException) -> str:
+    """What went wrong: in its own words where they are meant for people."""
+    text = str(error).strip() or repr(error)
+    ours = type(error).__module__.startswith("tpc_server")
+    return text if ours else f"{type(error).__name__}: {text}"
