@@ -217,6 +217,15 @@ class Seat:
 
     # -- ends --------------------------------------------------------------------------
 
+    def finish(self, drain_s: float) -> None:
+        """Tell every process to finish what it has; `tend` buries them when they have ended."""
+        self.stopping = True
+        if self._starting is not None:
+            self._give_up(self._starting)
+        for link in (*self._retired, self.link):
+            if link is not None:
+                link.channel.send({"drain": drain_s})
+
     def stop(self, drain_s: float) -> None:
         """Tell every process to finish, and wait for it within the limit; then end it."""
         self.stopping = True

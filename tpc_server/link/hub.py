@@ -30,18 +30,20 @@ class Hub:
         self._tended_ns = 0
         self._first = 0
         self._waiting: list[IngressRequest] = []  # aborts of what a dead link had
-        self._lock = threading.RLock()  # links come and go only under it
+        self.lock = threading.RLock()  # links come and go, and processes are tended, only under it
 
     # -- links -------------------------------------------------------------------------
 
     def add(self, link: Link) -> None:
         """A new link: pushes reach it from now on."""
-        with self._lock:
+        with self.lock:
             self.links = (*self.links, link)
 
     def bury(self, link: Link) -> None:
         """A link whose process is gone: its requests are aborted, its memory let go."""
-        with self._lock:
+        with self.lock:
+            if link not in self.links:
+                return
             self.links = tuple([other for other in self.links if other is not link])
             link.gone = True
             self._waiting += link.aborts()
@@ -53,7 +55,7 @@ class Hub:
         if not now and clock - self._tended_ns < _TEND_NS:
             return
         self._tended_ns = clock
-        with self._lock:
+        with self.lock:
             for link in self.links:
                 link.look(clock)
             self._tend()

@@ -13,6 +13,7 @@ The end of the stream is the end of the peer. Standard library only: one end is 
 from __future__ import annotations
 
 import json
+import select
 import socket
 from typing import Any, Final
 
@@ -69,7 +70,11 @@ class Channel:
     def poll(self) -> dict[str, Any] | None:
         """A message that is there already, None without one. Raises LinkClosed at the end."""
         if b"\n" not in self._buffer:
-            self.sock.setblocking(False)
+            # Not by the socket's mode, which another thread may change to send.
+            poll = select.poll()
+            poll.register(self.sock.fileno(), select.POLLIN)
+            if not poll.poll(0):
+                return None
             try:
                 self._fill()
             except (BlockingIOError, InterruptedError):

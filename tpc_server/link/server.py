@@ -26,6 +26,7 @@ from .children import Seat, StartError, child_command
 from .hub import Hub
 
 _DRAIN_S: Final = 30.0
+_LEAVE_S: Final = 3.0
 
 
 class ServerError(Exception):
@@ -161,26 +162,29 @@ class SidecarServer:
         return sum(c["inflight"] for c in self.counters())
 
     def drain(self, seconds: float) -> None:
-        """Stop accepting, let requests finish within the limit, end the processes.
+        """Stop accepting, let requests finish within the limit; returns when the processes ended.
 
-        Another thread must go on scheduling meanwhile.
+        From any thread but the scheduler's, which goes on and tends the processes meanwhile;
+        nothing is let go of before `shutdown`.
         """
-        self._end(seconds)
+        with self.hub.lock:
+            if self._closed:
+                return
+            for seat in self.seats:
+                seat.finish(seconds)
+            self._bound.close()  # else connections would wait in queues that nobody serves
+        deadline = time.monotonic() + seconds + _LEAVE_S
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def shutdown(self) -> None:
         """End what is left with an error, end the processes, close everything. Idempotent."""
-        self._end(0.0)
-
-    def _end(self, seconds: float) -> None:
         if self._closed:
             return
-        if not seconds:
-            self._closed = True
-            self.hub.close()
-        for seat in self.seats:
-            seat.stop(seconds)
         self._closed = True
         self.hub.close()
+        for seat in self.seats:
+            seat.stop(0.0)
         self._bound.close()
 
     def _tend(self) -> None:
