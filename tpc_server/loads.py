@@ -28,6 +28,8 @@ _MAGIC: Final = b"SLNS"
 _VERSION: Final = 2
 _HEADER: Final = struct.Struct("<4sHHI")  # magic, version, ranks, bytes of a slot
 _LENGTH: Final = struct.Struct("<I")
+_LOCK_TRIES: Final = 20
+_LOCK_PAUSE_S: Final = 0.0001
 
 _SECTIONS: Final = ("core", "memory", "spec", "lora", "disagg", "queues", "all")
 _CORE: Final[dict[str, Any]] = {
@@ -135,7 +137,7 @@ class LoadReader:
             return None
         assert self._map is not None
         at = _HEADER.size + self._facts.dp_rank * self._slot_bytes
-        fcntl.flock(self._fd, fcntl.LOCK_SH)  # a writer holds it for microseconds
+        self._lock()
         try:
             (size,) = _LENGTH.unpack_from(self._map, at)
             if not 0 < size <= self._slot_bytes - _LENGTH.size:
@@ -148,6 +150,16 @@ class LoadReader:
         except Exception:  # each library has its own family of errors
             return None
         return snapshot if isinstance(snapshot, dict) else None
+
+    def _lock(self) -> None:
+        """A writer holds the lock for microseconds. One that stops while it does must not stop this
+        core: then what is read may be torn, which its length or its decoding shows."""
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE_S)
 
     def _attach(self) -> bool:
         facts = self._facts

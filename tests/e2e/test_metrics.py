@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http_client import Client, call
 from tpc_server import MetricsConfig
+from tpc_server import core as cores
 from tpc_server.affinity.cores_arg import parse_cores
 from tpc_server.affinity.plan import PlanSettings, plan
 from tpc_server.affinity.topology import read
@@ -193,7 +194,7 @@ def test_requests_of_the_openai_routes(start):
     one = start(metrics=config(labels=labels))
     body = {"model": "tiny", "prompt": "hello", "max_tokens": 3}
     with Client(one.address) as client:
-        for given in ('{"team": "x", "other": "y"}', '{"team": 1}', "no json", "[1]"):
+        for given in ('{"team": "x", "other": "y"}', '{"team": 1}', "[" * 9999, "[1]"):
             answer = client.call("POST", "/v1/completions", body, x_custom_labels=given)
             assert answer.status == 200
         client.request("POST", "/v1/completions", {**body, "stream": True})
@@ -207,6 +208,20 @@ def test_requests_of_the_openai_routes(start):
     assert at(samples, "http_responses_total", route) == 5
 
 
+def test_numbers_outlive_a_core(start):
+    one = start(metrics=config())
+    assert generate(one, 3).status == 200
+    one.server.command(cores.CMD_THROW)
+    deadline = time.monotonic() + 20
+    while one.total("resets") != 1:
+        assert time.monotonic() < deadline
+    assert generate(one, 3).status == 200
+    samples = scrape(one)
+    assert samples["tpc_core_restarts_total", frozenset({("core", "0")})] == 1
+    assert at(samples, "num_requests_total", UNARY) == 2
+    assert at(samples, "http_requests_active", {"endpoint": "/metrics", "method": "GET"}) == 1
+
+
 def test_structured_requests(start):
     one = start(metrics=config())
     body = {"text": "a", "sampling_params": {"max_new_tokens": 1, "regex": "a+"}}
@@ -216,8 +231,8 @@ def test_structured_requests(start):
 
 @pytest.mark.parametrize("spec", [["3"], ["ingress=0", "tokenize=1", "detok=2", "egress=1"]])
 def test_several_cores_are_one_page(start, spec):
-    cores = plan(read(), PlanSettings(cores=parse_cores(spec), unpinned=True))
-    one = start(metrics=config(), options={"plan": cores})
+    placed = plan(read(), PlanSettings(cores=parse_cores(spec), unpinned=True))
+    one = start(metrics=config(), options={"plan": placed})
     for k in range(12):  # connections are spread by the kernel
         assert generate(one, 1 + k % 3, stream=bool(k % 2)).status == 200
     route = {"endpoint": "/generate", "method": "POST"}

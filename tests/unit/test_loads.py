@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import struct
@@ -120,6 +121,14 @@ def test_the_newest_snapshot_is_read_each_time(tmp_path):
         file.write(struct.pack("<I", len(payload)) + payload)
     assert answer(reader)["loads"][0]["num_running_reqs"] == 9
     reader.close()
+
+
+def test_a_writer_that_hangs_does_not_hold_up_the_reader(tmp_path):
+    path = write(tmp_path / "loads", msgpack.packb(SNAPSHOT))
+    reader = LoadReader(facts(path))
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert len(answer(reader)["loads"]) == 1
 
 
 def test_what_cannot_be_read_is_no_load(tmp_path):

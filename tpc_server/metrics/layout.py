@@ -121,6 +121,8 @@ class Layout:
         values = [str((custom or {}).get(name, "")) for name in self.dynamic]
         if self.by_priority and priority is not None and PRIORITY in self.dynamic:
             values[self.dynamic.index(PRIORITY)] = str(priority)
+        if max(map(len, values)) > LABEL_BYTES:
+            return OTHER
         return json.dumps(values, ensure_ascii=False)
 
     def label_values(self, text: str) -> list[str]:

@@ -70,7 +70,7 @@ class OpenAIHandlers(GenerateHandlers):
             return None
         try:
             labels = json.loads(header)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if type(labels) is not dict:
             return None
