@@ -8,6 +8,7 @@ takes `slow_row` (`rows.py`).
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
@@ -27,7 +28,7 @@ from .unary import UnaryRows
 if TYPE_CHECKING:
     from ..counters import Counters
 
-_HEADS: Final = 2048  # chunk heads made ahead, by length
+_HEADS: Final = 2048  # chunk heads made ahead, by length of what follows
 _TAILS: Final = 4096  # counters made ahead
 _IDS_BYTES: Final = len(native.IDS_OPEN)
 MALFORMED: Final = "internal error: malformed scheduler output frame"
@@ -51,8 +52,7 @@ class StepLoop(UnaryRows):
         super().__init__(setup, counters)
         self._pack = codec.make_packer()
         self._limit = len(self._inc_all) - 1
-        opened = native.TEXT_OPEN
-        self._heads = [b"%x\r\n%b" % (n, opened) for n in range(_HEADS)]
+        self._heads = [self._head(n) for n in range(_HEADS)]
         self._sizes = [b"%x\r\n" % n for n in range(_HEADS)]
         self._tails = [b"%d}}\n\n\r\n" % n for n in range(_TAILS)]
 
@@ -131,44 +131,32 @@ class StepLoop(UnaryRows):
 
     def on_batch(self, batch: Batch, rows: list[Any]) -> None:
         """All rows of one step; `rows` are the hot lists, None for streams of other cores."""
-        ids = batch.ids.tolist()
+        tokens = self._one_each(batch)
         heads = self._heads
         sizes = self._sizes
         tails = self._tails
         n_heads, n_tails = len(heads), len(tails)
         join = b"".join
-        opened = native.TEXT_OPEN
         between = native.IDS_OPEN
-        # Bytes of a chunk beside text, middle and counter; a counter's CRLF is not in the chunk.
-        frame_bytes = len(opened) - 2
         # Locals: a global costs a look-up in a dict, a builtin two.
         incremental, unary, delta, done_at, length = INCREMENTAL, UNARY, DELTA, DONE, len
         data: Any
-        at = sends = sent_bytes = stale = 0
-        # An id outside the vocabulary would index the tables wrongly: the whole step is slow.
-        tables_hold = bool(ids) and min(ids) >= 0 and max(ids) < self._limit
-        for row, hot, finish, count, cached in zip(
-            range(batch.n), rows, batch.finish_reasons, batch.tok_lens, batch.cached_tokens,
-            strict=True,
-        ):  # fmt: skip
+        sends = sent_bytes = stale = 0
+        for row, hot, token, finish, cached in zip(
+            range(batch.n), rows, tokens, batch.finish_reasons, batch.cached_tokens, strict=True
+        ):
             if hot is None:
-                at += count
                 stale += 1
                 continue
             mode, cached_before, fragments, done, middle, send, kept, stream = hot
-            if not mode or finish is not None or count != 1 or not tables_hold:
-                row_ids = ids[at : at + count]
-                at += count
-                if (
-                    mode != unary
-                    or not fragments
-                    or finish is None
-                    or not self.end_unary(hot, batch, row, row_ids)
+            if finish is not None or token is None or not mode:
+                ids = self._ids_of(batch, row, token)
+                # Of the unary ones only the usual have pieces (see `unary.py`).
+                if not (mode == unary and fragments and finish is not None) or not self.end_unary(
+                    hot, batch, row, ids
                 ):
-                    self.slow_row(stream, batch, row, row_ids)
+                    self.slow_row(stream, batch, row, ids)
                 continue
-            token = ids[at]
-            at += 1
             if mode == unary:
                 kept.append(token)
                 hot[done_at] = done + 1
@@ -183,14 +171,27 @@ class StepLoop(UnaryRows):
                 kept.append(token)
             done += 1
             hot[done_at] = done
-            if mode == delta:
-                before, after = middle
-                size = length(before) + length(fragment) + length(after)
-                head = sizes[size] if size < n_heads else b"%x\r\n" % size
-                data = join((head, before, fragment, after, b"\r\n"))
+            if mode == incremental:
+                data = join(
+                    (fragment, middle, tails[done] if done < n_tails else b"%d}}\n\n\r\n" % done)
+                )
                 size = length(data)
+                data = (heads[size] if size < n_heads else self._head(size)) + data
+            elif mode == delta:
+                before, after = middle
+                data = join((before, fragment, after, b"\r\n"))
+                size = length(data) - 2
+                data = (sizes[size] if size < n_heads else b"%x\r\n" % size) + data
+            else:
+                text = stream.text
+                shown = stream.ids
+                text += fragment
+                shown += b",%d" % token
+                tail = tails[done] if done < n_tails else b"%d}}\n\n\r\n" % done
+                size = length(text) + length(shown) + length(middle) + length(tail) + _IDS_BYTES
+                head = heads[size] if size < n_heads else self._head(size)
                 try:
-                    sent = send(data)
+                    sent = send((head, text, between, shown, middle, tail))
                 except (BlockingIOError, InterruptedError):
                     sent = 0
                 except OSError:
@@ -198,26 +199,10 @@ class StepLoop(UnaryRows):
                     continue
                 sends += 1
                 sent_bytes += sent
-                if sent != size:
+                if sent != size + length(head):
                     hot[MODE] = SLOW
-                    stream.writer.partial(data, sent)
+                    stream.writer.partial(join((head, text, between, shown, middle, tail)), sent)
                 continue
-            tail = tails[done] if done < n_tails else b"%d}}\n\n\r\n" % done
-            if mode == incremental:
-                size = length(fragment) + length(middle) + length(tail) + frame_bytes
-                head = heads[size] if size < n_heads else b"%x\r\n%b" % (size, opened)
-                data = join((head, fragment, middle, tail))
-                size = length(data)
-            else:
-                text = stream.text
-                shown = stream.ids
-                text += fragment
-                shown += b",%d" % token
-                size = length(text) + length(shown) + length(middle) + length(tail)
-                size += frame_bytes + _IDS_BYTES
-                head = heads[size] if size < n_heads else b"%x\r\n%b" % (size, opened)
-                data = (head, text, between, shown, middle, tail)
-                size += length(head) - frame_bytes
             try:
                 sent = send(data)
             except (BlockingIOError, InterruptedError):
@@ -227,14 +212,35 @@ class StepLoop(UnaryRows):
                 continue
             sends += 1
             sent_bytes += sent
-            if sent != size:
+            if sent != length(data):
                 hot[MODE] = SLOW
-                stream.writer.partial(data if mode == incremental else join(data), sent)
+                stream.writer.partial(data, sent)
         counters = self.counters
         counters.rows += batch.n - stale
         counters.rows_stale += stale
         counters.sends += sends
         counters.bytes_out += sent_bytes
+
+    def _one_each(self, batch: Batch) -> list[Any]:
+        """The token of each row that has just one, None for the others."""
+        ids: list[Any] = batch.ids.tolist()
+        # An id outside the vocabulary would index the tables wrongly: the whole step is slow.
+        if not ids or min(ids) < 0 or max(ids) >= self._limit:
+            return [None] * batch.n
+        if batch.tok_lens.count(1) != batch.n:
+            rest = iter(ids)
+            return [
+                next(rest) if count == 1 else next(islice(rest, count, count), None)
+                for count in batch.tok_lens
+            ]
+        return ids
+
+    def _ids_of(self, batch: Batch, row: int, token: int | None) -> list[int]:
+        return [token] if token is not None else batch.row_ids(row)
+
+    def _head(self, size: int) -> bytes:
+        """Start of a chunk and of its frame, before `size` bytes: fragment to counter."""
+        return b"%x\r\n%b" % (size + len(native.TEXT_OPEN) - 2, native.TEXT_OPEN)
 
     def _make_fragment(self, stream: Stream, token: int) -> Any:
         """Fill the tables for a token; False where it has to go the slow way."""
