@@ -151,7 +151,15 @@ class ServerInfo:
                     "id": served, "object": "model", "created": self.started,
                     "owned_by": "sglang", "root": served, "parent": None,
                     "max_model_len": context,
-                }
+                },
+                *[
+                    {
+                        "id": name, "object": "model", "created": self.started,
+                        "owned_by": "sglang", "root": name, "parent": served,
+                        "max_model_len": None,
+                    }
+                    for name in args.lora_ids
+                ],
             ],
         }  # fmt: skip
         gil = getattr(sys, "_is_gil_enabled", lambda: True)()

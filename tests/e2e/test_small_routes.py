@@ -52,6 +52,15 @@ def test_facts(start):
             assert client.call("POST", path, {}).status == 404
 
 
+def test_adapters_are_listed(start):
+    """As SGLang lists them; asked for alone they are none of its models."""
+    run = start(lora_ids={"ada": "1"})
+    first, second = call(run.address, "GET", "/v1/models").json()["data"]
+    assert (second["id"], second["parent"], second["max_model_len"]) == ("ada", "tiny", None)
+    assert set(second) == set(first)
+    assert call(run.address, "GET", "/v1/models/ada").status == 404
+
+
 def test_health_family(start):
     run = start(options={"health_timeout_s": 0.3})
     for path in ("/ready", "/ping", "/live", "/health", "/health_generate"):
@@ -347,3 +356,35 @@ def test_invocations_are_chat_requests(start, chat_model):
         assert bodies[0] == bodies[1]
     answer = call(run.address, "POST", "/invocations", {})
     assert answer.status == 400 and answer.json()["object"] == "error"
+
+
+@pytest.mark.parametrize("values", [["1"], ["2"], ["ingress=0,1", "tokenize=2", "detok=3,4"]])
+def test_an_abort_ends_a_rid_on_every_core_and_api(start, chat_model, values):
+    """Requests of one rid on whatever cores; another rid that starts alike goes on."""
+    run = start(model_path=chat_model, options={"plan": placed(values)}, manual=True)
+    native = {"text": "ab", "sampling_params": {"max_new_tokens": 50, "n": 2}}
+    chat = {"messages": HI, "max_completion_tokens": 50, "n": 2}
+    bodies = [
+        ("/generate", native), ("/generate", {**native, "text": ["a", "b"]}),
+        ("/v1/chat/completions", chat), ("/v1/chat/completions", {**chat, "stream": True}),
+        ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 50}),
+    ]  # fmt: skip
+    clients = [Client(run.address) for _ in range(len(bodies) + 1)]
+    for client, (path, body) in zip(clients, bodies, strict=False):
+        client.request("POST", path, {**body, "rid": "job"})
+    other = clients[-1]
+    other.request("POST", "/generate", {**native, "rid": "job1"})
+    run.scheduler.wait_for(lambda s: len(s.live) == 2 + 4 + 2 + 2 + 2 + 2)
+    run.scheduler.step(2)
+    assert call(run.address, "POST", "/abort_request", {"rid": "job"}).status == 200
+    for client in clients[:-1]:
+        answer = client.answer()
+        assert answer.status == 200 and b"abort" in answer.body
+    assert call(run.address, "POST", "/abort_request", {"rid": "job"}).body == b""  # once more
+    run.scheduler.wait_for(lambda s: len(s.live) == 2)
+    assert len(set(run.scheduler.aborted)) == 12
+    run.scheduler.step(100)
+    assert [item["meta_info"]["finish_reason"]["type"] for item in other.answer().json()] == [
+        "length"
+    ] * 2
+    until(run, lambda: not run.total("inflight") and not run.total("live_requests"))
