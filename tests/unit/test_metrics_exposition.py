@@ -211,6 +211,19 @@ def test_files_of_other_processes_are_merged(multiproc):
         assert value(families, "sglang:num_requests_total", **labels) == 0
 
 
+def test_a_file_that_cannot_be_read_leaves_ours(multiproc):
+    (multiproc / "counter_1.db").write_bytes(b"\xff" * 100)
+    (multiproc / "what.db").write_bytes(b"")
+    layout = Layout(MetricsConfig(multiproc_dir=str(multiproc)))
+    words = [0] * layout.words
+    Recorder(layout, words, 0)
+    exposition = Exposition(layout, words, [0])
+    for count in (1, 2):
+        text = exposition.text().decode()
+        assert f"tpc_multiproc_failures_total {count}.0\n" in text
+        assert "sglang:num_requests_total{" in text and "queue_time_seconds" not in text
+
+
 def test_a_directory_that_is_not_there_is_nothing(tmp_path):
     layout = Layout(MetricsConfig(multiproc_dir=str(tmp_path / "gone")))
     words = [0] * layout.words

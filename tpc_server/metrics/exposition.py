@@ -49,6 +49,7 @@ class Exposition:
         self._blocks = blocks
         self._own = own
         self._aborts = aborts
+        self._unreadable = 0  # pages without the families of other processes
 
     def text(self) -> bytes:
         """The whole page."""
@@ -63,10 +64,13 @@ class Exposition:
             return ()
         from prometheus_client.multiprocess import MultiProcessCollector
 
-        try:
-            return list(MultiProcessCollector(None, path).collect())  # type: ignore[no-untyped-call]
-        except FileNotFoundError:  # a process ended between the listing and the reading
-            return list(MultiProcessCollector(None, path).collect())  # type: ignore[no-untyped-call]
+        for _ in range(2):  # a process may end between the listing and the reading
+            try:
+                return list(MultiProcessCollector(None, path).collect())  # type: ignore[no-untyped-call]
+            except Exception:  # whatever is in a file that is half written, or no file of theirs
+                continue
+        self._unreadable += 1
+        return ()
 
     # -- the frontend's families -----------------------------------------------------
 
@@ -123,6 +127,11 @@ class Exposition:
             yield family
         yield self._loads()
         yield from self._http()
+        if layout.multiproc_dir:
+            yield CounterMetricFamily(
+                "tpc_multiproc_failures", "Pages made without unreadable files of other processes.",
+                value=self._unreadable,
+            )  # fmt: skip
         yield from self._own()
 
     def _by_stream(self, series: list[_Series]) -> Iterator[Any]:
