@@ -77,8 +77,8 @@ def sidecar(model_folder):
 
 def stream(run, client, rid, tokens=4000):
     """Begin a stream and read its first event."""
-    client.request("POST", "/generate", {"text": "abc", "rid": rid, "stream": True,
-                                         "sampling_params": {"max_new_tokens": tokens}})  # fmt: skip
+    body = {"text": "abc", "rid": rid, "stream": True}
+    client.request("POST", "/generate", {**body, "sampling_params": {"max_new_tokens": tokens}})
     run.scheduler.wait_for(lambda s: any(name.startswith(f"{rid}#") for name in s.live))
     run.scheduler.step()
     assert client.head()[0] == 200
@@ -300,5 +300,5 @@ def _narrowed(scheduler):
 
 
 def test_what_the_child_refuses_is_told(model_folder, tmp_path):
-    with pytest.raises(ServerError, match="neither a tokenizer.json nor a .gguf"):
+    with pytest.raises(ServerError, match=r"neither a tokenizer.json nor a \.gguf"):
         SidecarServer(ServerArgs(model_path=str(tmp_path), port=0, log_level="error"))
