@@ -29,7 +29,7 @@ from tpc_server.ring_format import (
     nbytes,
     ring_bytes,
 )
-from tpc_server.shm import LINE_BYTES, Mapping, Memory, Words
+from tpc_server.shm import LINE_BYTES, STORE_BYTES, Mapping, Memory, Words
 
 __all__ = [
     "Consumer",
@@ -50,7 +50,7 @@ class Producer:
     __slots__ = (
         "_base", "_buf", "_cap", "_cap_records", "_closed", "_closing", "_halves", "_head",
         "_head_at", "_header", "_limit", "_mask", "_most_whole", "_parked", "_parked_kind",
-        "_parked_left", "_peer_closed", "_sent", "_sent_limit", "_tail_at", "_words",
+        "_parked_left", "_peer_closed", "_sent", "_sent_limit", "_store", "_tail_at", "_words",
     )  # fmt: skip
 
     def __init__(self, memory: Memory, offset: int, capacity: int, cap_records: int) -> None:
@@ -61,6 +61,7 @@ class Producer:
         self._words: Words = mapping.words
         self._halves: Words = mapping.halves
         self._buf = mapping.buf
+        self._store = getattr(mapping, "store", None)  # of a large piece, without the GIL
         self._header = Struct("<II").pack  # its own: a shared one is fought over
         self._head_at = offset >> 3
         self._tail_at = (offset + LINE_BYTES) >> 3
@@ -204,12 +205,19 @@ class Producer:
         self._buf[at : at + len(start)] = start
         at += len(start)
         for view in views:
-            self._buf[at : at + view.nbytes] = view
+            self._put(at, view)
             at += view.nbytes
         self._sent += 1
         self._head = end
         self._words[self._head_at] = end
         return True
+
+    def _put(self, at: int, view: memoryview) -> None:
+        """One part, or a piece of it, at an offset of the memory."""
+        if view.nbytes >= STORE_BYTES and self._store is not None:
+            self._store(at, view)
+        else:
+            self._buf[at : at + view.nbytes] = view
 
     def _push_large(self, kind: int, key: bytes, parts: Sequence[Part], size: int) -> bool:
         if len(key) * 4 > self._cap:
@@ -277,10 +285,10 @@ class Producer:
             view = parked[done]
             fits = view.nbytes
             if fits > take:
-                buf[at : at + take] = view[:take]
+                self._put(at, view[:take])
                 parked[done] = view[take:]
                 break
-            buf[at : at + fits] = view
+            self._put(at, view)
             at += fits
             take -= fits
             done += 1

@@ -13,6 +13,7 @@ import mmap
 import os
 import platform
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ LINE_BYTES: Final = 128
 prefetcher moves them in pairs."""
 
 TSO_MACHINES: Final = ("x86_64", "amd64")
+STORE_BYTES: Final = 64 << 10
+"""Pieces of at least this many bytes are stored without the GIL, where there is one."""
+_HAS_GIL: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+Store = Callable[[int, memoryview], None]
 
 
 class UnsupportedMachineError(RuntimeError):
@@ -78,9 +84,10 @@ class RegionMapping:
     memoryview shared by two cores would have its reference count fought over at every access.
     """
 
-    __slots__ = ("buf", "halves", "words")
+    __slots__ = ("_fd", "buf", "halves", "words")
 
     def __init__(self, fd: int, size: int) -> None:
+        self._fd = os.dup(fd) if _HAS_GIL else -1
         if sys.version_info >= (3, 13):
             # Without trackfd=False every mapping holds a duplicate of the descriptor.
             buf = mmap.mmap(fd, size, trackfd=False)
@@ -89,6 +96,22 @@ class RegionMapping:
         self.buf = buf
         self.words = memoryview(buf).cast("Q")
         self.halves = memoryview(buf).cast("I")
+
+    @property
+    def store(self) -> Store | None:
+        """Where there is a GIL: stores a large piece without it."""
+        return self._store if _HAS_GIL else None
+
+    def _store(self, at: int, data: memoryview) -> None:
+        """Copies through the file, which is the same memory: the call lets go of the GIL."""
+        while data.nbytes:
+            done = os.pwrite(self._fd, data, at)
+            at += done
+            data = data[done:]
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
 
     def close(self) -> None:
         self.words.release()
