@@ -13,7 +13,7 @@ from .locks import builds
 from .probe import Interpreter, probe
 from .venv import environment
 
-CLIENTS = ("openai-client", "transformers", "schemathesis", "json-parsers")
+CLIENTS = ("openai-client", "transformers", "schemathesis", "json-parsers", "scheduler")
 # Those that every package here has wheels for, the most usual first.
 COMMANDS = ("python3.12", "python3.13", "python3.11", "python3.14", "python3")
 
