@@ -51,4 +51,9 @@ def test_threads_and_descriptors(model_folder, values):
     serve(model_folder, values)
     gc.collect()
     assert until(lambda: leaks.threads() <= threads, 20), leaks.names(leaks.threads() - threads)
-    assert not leaks.more(leaks.descriptors(), fds)
+
+    def closed() -> bool:
+        gc.collect()  # a helper thread's event counter goes with its last holder
+        return not leaks.more(leaks.descriptors(), fds)
+
+    assert until(closed, 20), leaks.more(leaks.descriptors(), fds)

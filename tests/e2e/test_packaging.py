@@ -59,18 +59,18 @@ def metadata(built: zipfile.ZipFile) -> Message:
 pytestmark = [pytest.mark.network, pytest.mark.timeout(180)]
 
 
-def test_every_module_is_in_and_nothing_else(built: zipfile.ZipFile) -> None:
-    modules = {
+def test_every_module_and_data_file_is_in_and_nothing_else(built: zipfile.ZipFile) -> None:
+    files = {
         path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "tpc_server").rglob("*.py")
-        if "lockfiles" not in path.parts
+        for path in (ROOT / "tpc_server").rglob("*")
+        if path.is_file() and not {"lockfiles", "__pycache__"} & set(path.parts)
     }
     names = {n for n in built.namelist() if ".dist-info/" not in n}
     locks = {
         f"tpc_server/bootstrap/lockfiles/{path.name}"
         for path in (ROOT / "requirements").glob("*.txt")
     }
-    assert names == modules | locks | {"tpc_server/py.typed"}
+    assert names == files | locks
 
 
 def test_the_metadata_is_complete(metadata: Message) -> None:
