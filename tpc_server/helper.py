@@ -130,7 +130,8 @@ def _serve(
         try:
             job[_RESULT] = call[0](*call[1])
         except Exception as error:
-            job[_ERROR] = error
+            # Its trace would hold this frame, and with it the descriptor, as long as it lives.
+            job[_ERROR] = error.with_traceback(None)
         call = None
         if lane.empty():
             idle()

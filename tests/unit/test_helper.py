@@ -129,6 +129,38 @@ def test_an_exception_is_a_result():
     helper.close()
 
 
+def test_an_exception_holds_nothing_when_the_handler_has_run_again():
+    """No collector runs while requests are served: a trace that holds its own frame stays."""
+    from tpc_server.contract.errors import BadRequest
+    from tpc_server.routes.beside import BesideHandlers
+
+    class Refused(BadRequest):
+        pass
+
+    handlers = object.__new__(BesideHandlers)
+    gc.collect()
+    gc.disable()
+    try:
+        helper = make()
+
+        def refuse():
+            raise Refused("no")
+
+        helper.call("a", False, refuse)
+        ((_, value, error),) = wait(helper, 1)
+        gone = weakref.ref(error)
+        handlers._outcome = (value, error)
+        del error
+        try:
+            handlers.read(None, None)
+        except Refused:
+            pass
+        assert gone() is None
+        helper.close()
+    finally:
+        gc.enable()
+
+
 def test_close_waits_for_nobody_and_the_descriptor_lives_as_long_as_it_is_needed(gate):
     gate.expect("first")
     before = set(threading.enumerate())

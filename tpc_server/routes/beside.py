@@ -71,7 +71,10 @@ class BesideHandlers(Handlers):
             self._outcome = None
             value, error = outcome
             if error is not None:
-                raise error
+                try:
+                    raise error
+                finally:  # its trace holds this frame: they would hold each other for ever
+                    del error, outcome
             return value  # type: ignore[no-any-return]
         body = request.body
         if len(body) > HERE_BYTES and _is_heavy(body):
