@@ -181,39 +181,40 @@ def test_special_tokens(start):
         assert hidden == "HI" and shown.startswith("H") and len(shown) > 2
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "text"),
-    [
-        ("/tokenize", {}, "Exactly one of 'prompt' or 'messages' must be provided."),
-        ("/tokenize", {"prompt": 5}, "prompt"),
-        ("/tokenize", {"prompt": ["a", 5]}, "prompt[1]"),
-        ("/tokenize", {"prompt": "a", "add_special_tokens": None}, "add_special_tokens"),
-        ("/tokenize", {"prompt": "a", "model": 5}, "model"),
-        ("/tokenize", {"prompt": "a", "tools": [{}]}, "tools needs messages"),
-        ("/tokenize", {"prompt": ["a"] * 4097}, "4096"),
-        ("/detokenize", {}, "missing field `tokens`"),
-        ("/detokenize", {"tokens": None}, "tokens"),
-        ("/detokenize", {"tokens": "ab"}, "tokens"),
-        ("/detokenize", {"tokens": [1.0]}, "tokens[0]"),
-        ("/detokenize", {"tokens": [True]}, "tokens"),
-        ("/detokenize", {"tokens": [1, [2]]}, "tokens[1]"),
-        ("/detokenize", {"tokens": [[1], 2]}, "tokens[1]"),
-        ("/detokenize", {"tokens": [-1]}, "out-of-vocabulary token id -1"),
-        ("/detokenize", {"tokens": [[5], [100000]]}, "tokens[1] contains out-of-vocabulary"),
-        ("/detokenize", {"tokens": [10**30]}, "tokens"),
-        ("/detokenize", {"tokens": [1], "skip_special_tokens": 1}, "skip_special_tokens"),
-        ("/detokenize", b"[1]", "JSON object"),
-        ("/detokenize", b"", "empty"),
-        ("/tokenize", b'{"prompt":"a","extra":1e400}', "extra"),
-    ],
-)
-def test_refused_text_calls(start, path, body, text):
+REFUSED = [
+    ("/tokenize", {}, "Exactly one of 'prompt' or 'messages' must be provided."),
+    ("/tokenize", {"prompt": 5}, "prompt"),
+    ("/tokenize", {"prompt": ["a", 5]}, "prompt[1]"),
+    ("/tokenize", {"prompt": "a", "add_special_tokens": None}, "add_special_tokens"),
+    ("/tokenize", {"prompt": "a", "model": 5}, "model"),
+    ("/tokenize", {"prompt": "a", "tools": [{}]}, "tools needs messages"),
+    ("/tokenize", {"prompt": ["a"] * 4097}, "4096"),
+    ("/detokenize", {}, "missing field `tokens`"),
+    ("/detokenize", {"tokens": None}, "tokens"),
+    ("/detokenize", {"tokens": "ab"}, "tokens"),
+    ("/detokenize", {"tokens": [1.0]}, "tokens[0]"),
+    ("/detokenize", {"tokens": [True]}, "tokens"),
+    ("/detokenize", {"tokens": [1, [2]]}, "tokens[1]"),
+    ("/detokenize", {"tokens": [[1], 2]}, "tokens[1]"),
+    ("/detokenize", {"tokens": [-1]}, "out-of-vocabulary token id -1"),
+    ("/detokenize", {"tokens": [[5], [100000]]}, "tokens[1] contains out-of-vocabulary"),
+    ("/detokenize", {"tokens": [10**30]}, "tokens"),
+    ("/detokenize", {"tokens": [1], "skip_special_tokens": 1}, "skip_special_tokens"),
+    ("/detokenize", b"[1]", "JSON object"),
+    ("/detokenize", b"", "empty"),
+    ("/tokenize", b'{"prompt":"a","extra":1e400}', "extra"),
+]
+
+
+def test_refused_text_calls(start):
     run = start()
-    answer = call(run.address, "POST", path, body)
-    error = answer.json()
-    assert answer.status == 400 and text in error["message"], error
-    assert list(error) == ["object", "message", "type", "param", "code"]
-    assert (error["object"], error["param"], error["code"]) == ("error", None, 400)
+    with Client(run.address) as client:
+        for path, body, text in REFUSED:
+            answer = client.call("POST", path, body)
+            error = answer.json()
+            assert answer.status == 400 and text in error["message"], (body, error)
+            assert list(error) == ["object", "message", "type", "param", "code"]
+            assert (error["object"], error["param"], error["code"]) == ("error", None, 400)
 
 
 def test_text_calls_without_a_tokenizer(start):
