@@ -1,4 +1,4 @@
-"""A drain of the cores' process, asked for by another thread than the scheduler's. Owner: pytest."""
+"""A drain of the cores' process, asked for beside the scheduler's thread. Owner: pytest."""
 
 from __future__ import annotations
 

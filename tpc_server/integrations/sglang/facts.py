@@ -122,18 +122,19 @@ def differences(here: Facts, wanted: Facts) -> list[str]:
         for name, fact in facts.items():
             found = here.get(section, {}).get(name)
             if found != fact:
-                lines.append(f"{section} {name.rpartition(':')[2]}: {_told(fact, found)}")
+                lines.append(f"{section} {name.rpartition(':')[2]}: {_told(section, fact, found)}")
     return lines
 
 
-def _told(fact: Any, found: Any) -> str:
+def _told(section: str, fact: Any, found: Any) -> str:
     if found is None or found is False:
         return "is gone"
     if isinstance(fact, list) and isinstance(found, list):
+        named = section != "frame"
         names = [_name(item) for item in fact], [_name(item) for item in found]
         gone = [n for n in names[0] if n not in names[1]]
         new = [n for n in names[1] if n not in names[0]]
-        if gone or new:
+        if named and (gone or new):
             parts = [f"no {', '.join(gone)}"] * bool(gone) + [f"new {', '.join(new)}"] * bool(new)
             return "; ".join(parts)
         for k, (old, now) in enumerate(zip(fact, found, strict=False)):
@@ -210,12 +211,12 @@ def _field_names(found: Any) -> list[str]:
 
 def _struct(path: str) -> list[list[Any]] | None:
     """Name, type and default of each field, in order; first the tag."""
-    import msgspec
-    from msgspec import inspect as kinds
-
     found = _find(path)
     if found is None:
         return None
+    import msgspec
+    from msgspec import inspect as kinds
+
     described: Any = kinds.type_info(found)
     rows: list[list[Any]] = [["(tag)", getattr(described, "tag", None), described.array_like]]
     for field in described.fields:

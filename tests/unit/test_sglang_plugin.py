@@ -1,0 +1,254 @@
+"""The plugin that SGLang runs at start: when it does nothing, hooks in, refuses. Owner: pytest."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests import sglang_fakes
+from tpc_server.integrations.sglang import chosen, facts, refusals
+from tpc_server.integrations.sglang.problem import Problem
+
+LOAD = """
+from sglang.srt.plugins import load_plugins
+load_plugins()
+"""
+SERVE = (
+    LOAD
+    + """
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.server_args import ServerArgs
+args = ServerArgs()
+args.resolve_once()
+found = Scheduler(args).maybe_init_rust_server()
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sglang_fakes.write(tmp_path_factory.mktemp("site"))
+
+
+def refused(folder: Path, code: str = LOAD, begin: str = sglang_fakes.BEGIN, **env: str) -> str:
+    """The one line that a program ends with."""
+    status, out, err = sglang_fakes.run(folder, code, begin, SGLANG_FRONTEND="tpc", **env)
+    assert status == 1, (out, err)
+    (line,) = err.splitlines()
+    assert line.startswith("tpc-server: error: ")
+    return line.removeprefix("tpc-server: error: ")
+
+
+@pytest.mark.parametrize("value", ["rust", None])
+def test_sglang_is_left_alone(folder, value):
+    env = {} if value is None else {"SGLANG_FRONTEND": value}
+    code = (
+        LOAD
+        + """
+from sglang.srt.plugins.hook_registry import HookRegistry
+assert not HookRegistry.hooks and "SGLANG_RUST_SERVER" not in os.environ
+ours = {name for name in sys.modules if name.startswith("tpc_server.")}
+assert ours == {"tpc_server.version", "tpc_server.integrations", "tpc_server.integrations.sglang"}
+"""
+    )
+    assert sglang_fakes.run(folder, code, "import os, sys\n", **env) == (0, "", "")
+
+
+def test_what_the_variable_may_say():
+    assert not any(chosen(value) for value in (None, "", "0", "python", "rust", " Python ", "RUST"))
+    assert chosen("tpc") and chosen(" TPC ")
+    for value in ("1", "tpcx", "granian"):
+        with pytest.raises(ValueError, match=f"SGLANG_FRONTEND={value}: "):
+            chosen(value)
+
+
+def test_it_hooks_in_and_the_flag_is_set_last(folder):
+    code = (
+        SERVE
+        + """
+import tpc_server
+from sglang.srt.rust_server.server import RustServer
+assert os.environ["SGLANG_RUST_SERVER"] == "1"
+assert isinstance(found, RustServer) and type(found) is not RustServer
+extension, keywords = found.server
+assert extension is tpc_server and keywords["options"] == tpc_server.Options()
+"""
+    )
+    status, out, err = sglang_fakes.run(folder, code, SGLANG_FRONTEND=" TPC ")
+    assert (status, out) == (0, ""), err
+
+
+def test_another_value_is_refused(folder):
+    status, _, err = sglang_fakes.run(folder, LOAD, SGLANG_FRONTEND="tpcx")
+    assert status == 1 and "SGLANG_FRONTEND=tpcx" in err and err.count("\n") == 1
+
+
+def test_what_moved_in_sglang_is_named(folder):
+    begin = (
+        sglang_fakes.BEGIN
+        + """
+was = facts.gather()
+was["callable"]["sglang.srt.rust_server.server:RustServer.launch"] = ["cls", "scheduler", "x"]
+was["callable"]["sglang.srt.rust_server.server:RustServer.gone"] = ["self"]
+facts.recorded = lambda: was
+"""
+    )
+    line = refused(folder, begin=begin)
+    assert line.startswith("SGLang 0.5.23 is not as 0.5.23")
+    assert "callable RustServer.launch: no x" in line
+    assert "callable RustServer.gone: is gone" in line
+
+
+def test_it_makes_no_interpreter(folder, tmp_path):
+    begin = "import os, sys\nfrom tpc_server.integrations.sglang import facts, plugin\n"
+    begin += "facts.recorded = facts.gather\nplugin.needs_interpreter = lambda: True\n"
+    line = refused(folder, begin=begin, XDG_CACHE_HOME=str(tmp_path), PATH=str(tmp_path))
+    assert "run `tpc-server setup`" in line
+    made = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert made <= {"probes.json", "failed.json"}
+
+
+def test_a_hook_that_does_not_take_ends_the_process(folder):
+    begin = sglang_fakes.BEGIN
+    begin += (
+        "from sglang.srt.plugins.hook_registry import HookRegistry\nHookRegistry.broken = True\n"
+    )
+    assert "did not take" in refused(folder, SERVE, begin)
+
+
+def test_an_error_of_ours_ends_the_process_too(folder):
+    begin = sglang_fakes.BEGIN + "def bad(): raise KeyError('x')\nfacts.gather = bad\n"
+    assert refused(folder, begin=begin) == "KeyError: 'x'"
+
+
+def test_the_offline_engine_is_refused(folder):
+    code = "from sglang.srt.entrypoints.engine import Engine\nEngine()\n"
+    assert "sgl.Engine" in refused(folder, code)
+
+
+def test_arguments_are_refused_before_the_model_is_loaded(folder):
+    code = SERVE.replace("ServerArgs()", "ServerArgs(is_embedding=True)")
+    code = code.replace("args.resolve_once()", "args.resolve_once()\nprint('loads the model')")
+    assert "--is-embedding" in refused(folder, code)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("smg_grpc_mode", True, "--smg-grpc-mode: there is no gRPC"),
+        ("grpc_mode", True, "gRPC"),
+        ("grpc_port", 5, "--grpc-port 5: "),
+        ("is_embedding", True, "only text generation"),
+        ("enable_watermark", True, "watermark"),
+        ("ssl_certfile", "secret.pem", "--ssl-certfile …: there is no TLS"),
+        ("ssl_keyfile", "secret.pem", "TLS"),
+        ("ssl_ca_certs", "secret.pem", "TLS"),
+        ("enable_ssl_refresh", True, "TLS"),
+        ("encoder_only", True, "encoder"),
+        ("use_ray", True, "Ray"),
+        ("nnodes", 2, "--nnodes 2: "),
+        ("disaggregation_mode", "prefill", "/route"),
+    ],
+)
+def test_what_is_refused(flag, value, words):
+    args = SimpleNamespace(nnodes=1, disaggregation_mode="decode", grpc_port=None)
+    refusals.by_arguments(args)
+    setattr(args, flag, value)
+    with pytest.raises(Problem) as found:
+        refusals.by_arguments(args)
+    text = str(found.value)
+    assert words in text and "secret" not in text and "unset SGLANG_FRONTEND" in text
+
+
+def test_every_flag_that_is_asked_is_a_flag_of_sglang():
+    asked = {row[0] for row in refusals._REFUSED} | {"nnodes"}
+    assert asked <= set(facts.FLAGS)
+
+
+def test_other_models_are_refused():
+    refusals.by_model(SimpleNamespace(is_generation=True, is_multimodal=False))
+    for generation, multimodal, words in ((False, False, "embedding"), (True, True, "multimodal")):
+        model = SimpleNamespace(is_generation=generation, is_multimodal=multimodal)
+        with pytest.raises(Problem, match=words):
+            refusals.by_model(model)
+
+
+def test_a_model_is_refused_before_the_port_opens(folder):
+    begin = (
+        sglang_fakes.BEGIN
+        + """
+from sglang.srt.managers.scheduler import Model
+Model.is_multimodal = True
+from sglang.srt.rust_server.server import RustServer
+RustServer._server_kwargs = None  # never gets there
+"""
+    )
+    assert "multimodal" in refused(folder, SERVE, begin)
+
+
+def test_keys_go_into_options_and_a_bad_one_is_not_shown(folder):
+    code = (
+        SERVE.replace("ServerArgs()", "ServerArgs(api_key='k1', admin_api_key='k2')")
+        + """
+options = found.server[1]["options"]
+assert (options.api_keys, options.admin_api_keys) == (("k1",), ("k2",))
+assert "k1" not in repr(options)
+"""
+    )
+    status, _, err = sglang_fakes.run(folder, code, SGLANG_FRONTEND="tpc")
+    assert status == 0, err
+    bad = SERVE.replace("ServerArgs()", "ServerArgs(api_key=' s3cret ')")
+    line = refused(folder, bad)
+    assert "--api-key" in line and "s3cret" not in line
+
+
+DRAINING = """
+import multiprocessing, time
+from tpc_server.integrations.sglang import drain
+
+class Server:
+    def drain(self, seconds):
+        print("draining", seconds, flush=True)
+        time.sleep(0.2)
+        print("drained", flush=True)
+
+def scheduler(ready):
+    drain.stand_by(Server(), 7.5)
+    ready.set()
+    while True:
+        time.sleep(1)
+
+def refuses(ready):
+    drain.fail("no\\nport")
+
+def main(target):
+    load = __import__("sglang.srt.plugins", fromlist=["x"]).load_plugins
+    load()
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    child = context.Process(target=target, args=(ready,), daemon=True)
+    child.start()
+    ready.wait()
+    print(child.pid, flush=True)
+    child.join()
+"""
+
+
+def test_sigterm_drains_first_then_goes_on(folder):
+    with sglang_fakes.start(
+        folder, DRAINING + "main(scheduler)\n", SGLANG_FRONTEND="tpc"
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) != process.pid
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=50)
+    assert process.returncode == -signal.SIGTERM, err
+    assert out == "draining 7.5\ndrained\n"
+
+
+def test_a_scheduler_that_cannot_serve_ends_all_with_one_line(folder):
+    line = refused(folder, DRAINING + "main(refuses)\n")
+    assert line == "no port"

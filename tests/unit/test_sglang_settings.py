@@ -1,0 +1,70 @@
+"""`TPC_*` variables become options, and are documented. Owner: pytest."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tpc_server.config import Options
+from tpc_server.integrations.sglang import settings
+from tpc_server.integrations.sglang.problem import Problem
+
+PAGE = Path(__file__).parents[2] / "docs" / "SGLANG.md"
+GOOD = {
+    "TPC_MAX_CONNECTIONS": ("7", 7),
+    "TPC_MAX_BODY_SIZE": ("2M", 2 << 20),
+    "TPC_MAX_HEAD_SIZE": ("8k", 8 << 10),
+    "TPC_HEADER_TIMEOUT": ("1.5", 1.5),
+    "TPC_BODY_TIMEOUT": ("2", 2.0),
+    "TPC_KEEP_ALIVE_TIMEOUT": ("3", 3.0),
+    "TPC_WRITE_TIMEOUT": ("4", 4.0),
+    "TPC_STREAM_BUFFER": ("65536", 65536),
+    "TPC_SSE_KEEP_ALIVE": ("5", 5.0),
+    "TPC_SPIN_US": ("20", 20.0),
+    "TPC_SOCKET_BUFFER": ("4k", 4096),
+    "TPC_BACKLOG": ("16", 16),
+    "TPC_LOG_FORMAT": ("json", "json"),
+    "TPC_CORS_ALLOW_ORIGIN": ("https://a.b, https://c.d", ("https://a.b", "https://c.d")),
+}
+
+
+def test_every_variable_sets_its_option():
+    assert set(GOOD) == {setting.variable for setting in settings.SETTINGS}
+    names = {field.name for field in fields(Options)}
+    for setting in settings.SETTINGS:
+        assert setting.option in names
+        text, value = GOOD[setting.variable]
+        found = settings.options(None, {setting.variable: text})
+        assert getattr(found, setting.option) == value
+        assert getattr(settings.options(None, {setting.variable: ""}), setting.option) == getattr(
+            Options(), setting.option
+        )
+
+
+@pytest.mark.parametrize("variable", [*GOOD, "TPC_DRAIN_TIMEOUT"])
+def test_a_bad_value_names_its_variable(variable):
+    with pytest.raises(Problem, match=variable):
+        settings.options(None, {variable: "-?"})
+        settings.drain_seconds({variable: "-?"})
+
+
+def test_the_drain():
+    assert settings.drain_seconds({}) == settings.DRAIN_S
+    assert settings.drain_seconds({"TPC_DRAIN_TIMEOUT": "0"}) == 0
+
+
+def test_flags_of_sglang():
+    args = SimpleNamespace(enable_cache_report=True, grammar_backend="none", api_key="a")
+    found = settings.options(args, {})
+    assert found.cache_report and not found.grammars and found.api_keys == ("a",)
+    with pytest.raises(Problem, match="--admin-api-key"):
+        settings.options(SimpleNamespace(admin_api_key="ä"), {})
+
+
+def test_the_page_lists_them():
+    page = PAGE.read_text(encoding="utf-8")
+    for setting in (*settings.SETTINGS, settings.DRAIN):
+        assert f"| `{setting.variable}` | {setting.kind} | {setting.about} |" in page
