@@ -102,3 +102,9 @@ def test_a_wheel_with_upper_bounds_is_offered_to_no_other_build(built: zipfile.Z
 def test_the_console_script(built: zipfile.ZipFile) -> None:
     name = next(n for n in built.namelist() if n.endswith("entry_points.txt"))
     assert "tpc-server = tpc_server.__main__:main" in built.read(name).decode()
+
+
+def test_sglang_finds_the_plugin(built: zipfile.ZipFile) -> None:
+    name = next(n for n in built.namelist() if n.endswith("entry_points.txt"))
+    group = built.read(name).decode().partition("[sglang.srt.plugins]\n")[2]
+    assert group.splitlines()[0] == "tpc = tpc_server.integrations.sglang:activate"
