@@ -36,7 +36,7 @@ class Helper:
     the core. `idle[huge]` is called by a queue's thread when nothing is left in it.
     """
 
-    __slots__ = ("_done", "_idle", "_lanes", "_name", "_open", "_wake")
+    __slots__ = ("_closed", "_done", "_idle", "_lanes", "_name", "_open", "_wake")
 
     def __init__(
         self, name: str, idle: tuple[Callable[[], None], Callable[[], None]] | None = None
@@ -46,12 +46,12 @@ class Helper:
         self._lanes: list[SimpleQueue[_Job | None] | None] = [None, None]
         self._open: dict[Hashable, _Job] = {}
         self._done: deque[_Job] = deque()
-        # Closed with its last holder: a thread may outlive this object by one long call.
-        self._wake = EventFd()
+        self._wake = _Wake()
+        self._closed = False
 
     def fileno(self) -> int:
         """The descriptor to poll for reading."""
-        return self._wake.fileno()
+        return self._wake.event.fileno()
 
     def call(self, tag: Hashable, huge: bool, work: Callable[..., Any], *args: Any) -> None:
         """Queue one call; `tag`, unlike all others that are open, comes back with its result.
@@ -73,7 +73,7 @@ class Helper:
 
     def results(self) -> list[Result]:
         """All results that wait."""
-        self._wake.read()
+        self._wake.event.read()
         taken: list[Result] = []
         done = self._done
         while done:
@@ -92,19 +92,52 @@ class Helper:
             if lane is not None:
                 lane.put(None)
         self._lanes = [None, None]
+        if not self._closed:
+            self._closed = True
+            self._wake.leave()
 
     def _lane(self, huge: bool) -> SimpleQueue[_Job | None]:
         lane = self._lanes[huge]
         if lane is None:
             lane = SimpleQueue()
-            threading.Thread(
-                target=_serve,
-                args=(lane, self._done, self._wake, self._idle[huge]),
-                name=f"{self._name}-huge" if huge else self._name,
-                daemon=True,
-            ).start()
+            self._wake.enter()
+            try:
+                threading.Thread(
+                    target=_serve,
+                    args=(lane, self._done, self._wake, self._idle[huge]),
+                    name=f"{self._name}-huge" if huge else self._name,
+                    daemon=True,
+                ).start()
+            except RuntimeError:
+                self._wake.leave()
+                raise
             self._lanes[huge] = lane
         return lane
+
+
+class _Wake:
+    """The descriptor, closed by whoever leaves last: a thread may outlive its core by a long call.
+
+    Counted here and not by the interpreter, which frees what another thread let go of whenever it
+    pleases.
+    """
+
+    __slots__ = ("_lock", "_users", "event")
+
+    def __init__(self) -> None:
+        self.event = EventFd()
+        self._lock = threading.Lock()
+        self._users = 1
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self.event.close()
 
 
 def _nothing() -> None:
@@ -112,7 +145,7 @@ def _nothing() -> None:
 
 
 def _serve(
-    lane: SimpleQueue[_Job | None], done: deque[_Job], wake: EventFd, idle: Callable[[], None]
+    lane: SimpleQueue[_Job | None], done: deque[_Job], wake: _Wake, idle: Callable[[], None]
 ) -> None:
     """A helper thread's whole life."""
     try:
@@ -122,7 +155,7 @@ def _serve(
     while True:
         job = lane.get()
         if job is None:
-            return
+            break
         call = job[_CALL]
         if call is None:
             continue
@@ -137,4 +170,5 @@ def _serve(
             idle()
         done.append(job)
         job = None
-        wake.write()
+        wake.event.write()
+    wake.leave()
