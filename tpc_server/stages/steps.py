@@ -244,13 +244,15 @@ class StepLoop(UnaryRows):
 
     def _make_fragment(self, stream: Stream, token: int) -> Any:
         """Fill the tables for a token; False where it has to go the slow way."""
-        skip = stream.plan[plan.SKIP_SPECIAL]
-        escaped = self._shown if skip else self._all
+        if stream.plan[plan.SKIP_SPECIAL]:
+            escaped, incremental = self._shown, self._inc_shown
+        else:
+            escaped, incremental = self._all, self._inc_all
         assert escaped is not None
-        text = escaped.frag[token] or escaped.fill(token)
+        text = escaped.fill(token)
         if stream.mode != INCREMENTAL:
             # frag lists are shared with the escaped table; an empty text is a plain row too.
             return text if text is not None else False
-        made: Any = False if text is None else text + b'","output_ids":[%d' % token
-        (self._inc_shown if skip else self._inc_all)[token] = made
+        made: Any = False if text is None else b'%b","output_ids":[%d' % (text, token)
+        incremental[token] = made
         return made

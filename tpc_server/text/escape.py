@@ -41,7 +41,7 @@ class EscapedTable:
     the slow path (the last entry stays ``None``, so that ``frag[-1]`` does).
     """
 
-    __slots__ = ("_tried", "frag", "mask", "table")
+    __slots__ = ("_kinds", "_odd", "_pieces", "_tried", "frag", "mask", "table")
 
     def __init__(self, table: PieceTable, skip_special: bool, size: int = 0) -> None:
         entries = max(size, table.vocab_size) + 1
@@ -49,6 +49,10 @@ class EscapedTable:
         self.mask = SPECIAL | MISSING if skip_special else MISSING
         self.frag: list[bytes | None] = [None] * entries
         self._tried = bytearray(entries)
+        # At hand: a server's first thousands of tokens are mostly the first of their kind.
+        self._kinds = table.kinds
+        self._pieces = table.pieces
+        self._odd = self.mask | BYTE
 
     def fill(self, token_id: int) -> bytes | None:
         """The entry of this id, computed when it was not; ``None`` sends it the slow way."""
@@ -57,7 +61,14 @@ class EscapedTable:
         if self._tried[token_id]:
             return self.frag[token_id]
         self._tried[token_id] = 1
-        piece = self._self_contained(token_id)
+        pieces = self._pieces
+        piece: bytes | None
+        if token_id >= len(pieces) or self._kinds[token_id] & self._odd:
+            piece = self._self_contained(token_id)
+        else:
+            piece = pieces[token_id]
+            if piece.lstrip(_PLAIN):  # most have nothing to decode or to escape
+                piece = self._self_contained(token_id)
         self.frag[token_id] = piece
         return piece
 
@@ -68,8 +79,6 @@ class EscapedTable:
         if kind & self.mask:
             return b""
         piece = self.table.pieces[token_id]
-        if not piece.translate(None, _PLAIN):  # most pieces: nothing to decode or to escape
-            return piece
         if kind & BYTE and piece[0] >= 0x80:
             return None
         try:
