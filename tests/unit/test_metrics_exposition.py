@@ -40,8 +40,8 @@ FAMILIES = {
 }
 
 
-def page(layout, words, blocks, **more):
-    text = Exposition(layout, words, blocks, **more).text().decode()
+def page(layout, words, blocks):
+    text = Exposition(layout, words, blocks).text().decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -111,6 +111,7 @@ def test_cores_are_added_up():
     layout = Layout(MetricsConfig(labels={"team": ""}))
     words = [0] * (2 * layout.words)
     blocks = [0, layout.words]
+    words[layout.aborted], words[layout.words + layout.aborted] = 1, 2
     for core, teams in zip(blocks, (("x", "y"), ("y", "z")), strict=True):
         recorder = Recorder(layout, words, core)
         for team in teams:
@@ -118,7 +119,7 @@ def test_cores_are_added_up():
             words[at + layout.e2e.at] += 1
             words[at + layout.inter_token.at + 1] += 5
             words[at + layout.inter_token.at + layout.inter_token.sum_at] += 2_000_000_000
-    families = page(layout, words, blocks, aborts=lambda: 3)
+    families = page(layout, words, blocks)
     for team, requests in (("x", 1), ("y", 2), ("z", 1)):
         labels = {"team": team, "is_streaming": "false"}
         assert value(families, "sglang:num_requests_total", **labels) == requests
