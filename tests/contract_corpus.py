@@ -291,7 +291,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (_sampling(watermark={}),
      "watermark is not supported by this server at `sampling_params.watermark`"),
     (_sampling(watermark={"color": 1}),
-     "unknown field `color`, expected one of `enabled`, `key`, `context_window`"),
+     "unknown field `color`, expected one of `enabled`, `key`, `context_window`"
+     " at `sampling_params.watermark`"),
     (_sampling(watermark=True),
      "invalid type: boolean `true`, expected struct WatermarkRequestConfig"
      " at `sampling_params.watermark`"),

@@ -9,6 +9,7 @@ from tests.e2e.test_backpressure import SMALL
 from tests.e2e.test_lifecycle import until
 from tests.e2e.test_placements import placed
 from tests.http_client import Client, call
+from tpc_server.contract.generate import GenerateDecoder
 
 GOOD = {"text": "abc", "sampling_params": {"max_new_tokens": 3}}
 
@@ -19,6 +20,31 @@ def test_a_connection_and_its_request_that_come_together_find_each_other(start):
     run = start(options={"plan": core_plan})
     run.server.command(b"stall", b"0.5", only=1)
     assert call(run.address, "POST", "/generate", GOOD).json()["text"] == "abc"
+
+
+@pytest.mark.parametrize("size", [1, 300_000], ids=["here", "helper"])
+@pytest.mark.parametrize("api", ["/generate", "/v1/completions"])
+def test_a_decoder_that_fails_costs_its_request_alone(start, monkeypatch, api, size):
+    """As a bug in a decoder would: not the core, three of whose deaths end the server."""
+    decode = GenerateDecoder.decode_object
+
+    def failing(self, body):
+        if "bug" in body.get("text", ""):
+            raise OverflowError("cannot convert float infinity to integer")
+        return decode(self, body)
+
+    monkeypatch.setattr(GenerateDecoder, "decode_object", failing)
+    run = start(manual=True, log_level="critical")
+    with Client(run.address) as stream, Client(run.address) as client:
+        stream.request("POST", "/generate", {**GOOD, "stream": True})
+        run.scheduler.wait_for(lambda s: s.live)
+        for _ in range(4):
+            body = {"text" if api == "/generate" else "prompt": "bug" * size}
+            answer = client.call("POST", api, body)
+            assert answer.status == 500 and b"failed to decode" in answer.body
+        run.scheduler.step(3)
+        assert stream.answer().events()[-2]["text"] == "abc"
+    assert not sum(c["resets"] for c in run.server.counters())
 
 
 def test_a_pipelined_body_in_pieces_has_no_deadline_while_another_is_answered(start):

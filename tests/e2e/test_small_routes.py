@@ -120,7 +120,7 @@ def test_flush_cache(start, cores):
             tag, rid, worker, timeout = run.scheduler.received[-1]
             assert (tag, worker, timeout) == ("FlushCacheReqInput", None, seconds)
             assert len(rid) == 32
-        for bad in ("-1", "soon", "nan", "inf", ""):
+        for bad in ("-1", "soon", "nan", "inf", "", "1e300", "86401"):
             answer = client.call("GET", f"/flush_cache?timeout={bad}")
             assert answer.status == 400 and "timeout" in answer.json()["error"]["message"]
         run.scheduler.control["FlushCacheReqInput"] = {**FLUSHED, "success": False}

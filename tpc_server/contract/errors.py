@@ -103,7 +103,8 @@ def bad_value(value: Any, expected: str, path: str) -> BadRequest:
     return BadRequest(f"invalid value: {unexpected(value)}, expected {expected} at `{path}`")
 
 
-def unknown_field(key: str, names: tuple[str, ...]) -> BadRequest:
-    """An object that takes no other key than `names` has `key`."""
+def unknown_field(key: str, names: tuple[str, ...], path: str = "") -> BadRequest:
+    """An object (the one at `path`) that takes no other key than `names` has `key`."""
     listed = ", ".join([f"`{name}`" for name in names])
-    return BadRequest(f"unknown field `{key}`, expected one of {listed}")
+    where = f" at `{path}`" if path else ""
+    return BadRequest(f"unknown field `{key}`, expected one of {listed}{where}")

@@ -88,7 +88,7 @@ def watermark(value: Any, path: str) -> None:
         raise invalid_type(value, "struct WatermarkRequestConfig", path)
     for key in value:
         if key not in _WATERMARK_KEYS:
-            raise unknown_field(key, _WATERMARK_KEYS)
+            raise unknown_field(key, _WATERMARK_KEYS, path)
     if value.get("enabled") is not False:
         raise BadRequest(f"watermark is not supported by this server at `{path}`")
 

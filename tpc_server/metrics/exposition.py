@@ -40,13 +40,15 @@ class Exposition:
 
     def __init__(
         self, layout: Layout, words: Any, blocks: Sequence[int],
-        own: Callable[[], Iterable[Any]] = tuple,
+        own: Callable[[], Iterable[Any]] = tuple, aborts: Callable[[], int] = int,
     ) -> None:  # fmt: skip
-        """`blocks` are the words at which the cores' blocks start; `own` yields more families."""
+        """`blocks` are the words at which the cores' blocks start; `own` yields more families,
+        `aborts` says how many requests were aborted."""
         self._layout = layout
         self._words = words
         self._blocks = blocks
         self._own = own
+        self._aborts = aborts
         self._unreadable = 0  # pages without the families of other processes
 
     def text(self) -> bytes:
@@ -94,8 +96,7 @@ class Exposition:
         aborted = CounterMetricFamily(
             _PREFIX + "num_aborted_requests", "Requests aborted by their clients.", labels=names
         )
-        count = sum(int(self._words[block + layout.aborted]) for block in self._blocks)
-        aborted.add_metric(list(layout.labels.values()), count)
+        aborted.add_metric(list(layout.labels.values()), self._aborts())
         yield aborted
         # The scheduler boundary has no column for it: named, never counted.
         yield CounterMetricFamily(

@@ -7,6 +7,7 @@ A handler asks `read` for what its body says. Where that takes milliseconds, `re
 
 from __future__ import annotations
 
+import traceback
 from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -65,14 +66,14 @@ class BesideHandlers(Handlers):
         make: Callable[[], Callable[[bytes], T]] | None = None,
     ) -> T:  # fmt: skip
         """What `decode` makes of the body. `make` gives a `decode` of its own to a helper thread,
-        where the core's one keeps a state. Raises what `decode` raises, and Elsewhere."""
+        where the core's one keeps a state. Raises BadRequest and Elsewhere."""
         outcome = self._outcome
         if outcome is not None:
             self._outcome = None
             value, error = outcome
             if error is not None:
                 try:
-                    raise error
+                    raise error if isinstance(error, BadRequest) else self._broken(error)
                 finally:  # its trace holds this frame: they would hold each other for ever
                     del error, outcome
             return value  # type: ignore[no-any-return]
@@ -83,6 +84,16 @@ class BesideHandlers(Handlers):
             return decode(body)
         except TooMuchHere:
             raise Elsewhere(make() if make is not None else decode) from None
+        except BadRequest:
+            raise
+        except Exception as error:
+            raise self._broken(error) from None
+
+    def _broken(self, error: Exception) -> BadRequest:
+        """A decoder failed, which none should: the request pays for it, not the core's others."""
+        stack = "".join(traceback.format_exception(error))
+        self.setup.log("error", "a body could not be decoded", core=self.core, stack=stack)
+        return BadRequest("the server failed to decode this request", 500)
 
     def decode_beside(
         self, conn: Connection, request: HttpRequest, close: bool, handler: Any, where: Elsewhere
@@ -104,9 +115,11 @@ class BesideHandlers(Handlers):
             self._bodies.call(conn.key, size > HUGE_BYTES, _decoded, where.decode, body)
         except (OSError, RuntimeError):  # no descriptors, no threads
             try:
-                self._go_on(conn.key, where.decode(body), None)
-            except BadRequest as error:
+                value = where.decode(body)
+            except Exception as error:
                 self._go_on(conn.key, None, error)
+            else:
+                self._go_on(conn.key, value, None)
 
     def take_bodies(self) -> None:
         """Bodies are decoded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _NS: Final = 1_000_000_000
+LONGEST_S: Final = 86_400  # that a flush may wait; far more would be no time at all
 
 
 class ControlHandlers(BesideHandlers):
@@ -49,6 +49,8 @@ def _timeout(query: bytes) -> float:
         seconds = float(given[-1])
     except ValueError:
         seconds = -1.0
-    if not (isfinite(seconds) and seconds >= 0):
-        raise BadRequest(f"timeout must be a number of seconds from 0 up, got {given[-1]!r}")
+    if not 0 <= seconds <= LONGEST_S:
+        raise BadRequest(
+            f"timeout must be a number of seconds from 0 to {LONGEST_S}, got {given[-1][:64]!r}"
+        )
     return seconds
