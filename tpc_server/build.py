@@ -47,9 +47,11 @@ class StageSet:
         http_meter = recorder = None
         setup.layout = make_layout(setup.metrics)
         if setup.layout is not None:
-            block = link.metrics_at(index)
-            recorder = Recorder(setup.layout, ends.words, block, setup.is_prefill)
-            setup.http_meter = http_meter = HttpMeter(setup.layout, ends.words, block)
+            assert link.metrics is not None
+            block = link.metrics.block(index)
+            words = link.metrics.words()
+            recorder = Recorder(setup.layout, words, block, setup.is_prefill)
+            setup.http_meter = http_meter = HttpMeter(setup.layout, words, block)
 
         if "ingress" in mine:
             router = Router(index, setup, counters, link, ends.words, generation)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from . import core as cores_
@@ -23,10 +23,12 @@ from .info import ServerInfo
 from .log import LogWriter
 from .mailbox import EventFd
 from .mesh import ALIEN, Ends, Mesh
+from .metrics.area import MetricsArea
 from .metrics.exposition import load
 from .metrics.http import make_layout
 from .monitor import Monitor
 from .setup import CoreSetup
+from .shm import Region
 from .text.chat_source import ChatSource, chat_source
 from .text.load import LoadedTokenizer, load_tokenizer
 
@@ -50,12 +52,18 @@ def load_texts(args: ServerArgs) -> tuple[LoadedTokenizer | None, ChatSource | N
 
 def make_mesh(
     args: ServerArgs, plan: CorePlan, to_scheduler_cap: int, from_scheduler_cap: int,
-    stage_cap: int,
+    stage_cap: int, shared: Sequence[int] = (),
 ) -> Mesh:  # fmt: skip
-    """The rings of a plan, with room for the metrics that the arguments ask for."""
+    """The rings of a plan, with room for the metrics that the arguments ask for: in a region of
+    its own, or in one that is shared (descriptor, size in bytes, slots, own slot)."""
     layout = make_layout(args.metrics)
-    words = layout.words if layout is not None else 0
-    return Mesh(plan, to_scheduler_cap, from_scheduler_cap, stage_cap, words)
+    area = None
+    if layout is not None and shared:
+        fd, size, slots, slot = shared
+        area = MetricsArea(Region.attach(fd, size), layout.words, len(plan.cores), slots, slot)
+    elif layout is not None:
+        area = MetricsArea.create(layout.words, len(plan.cores))
+    return Mesh(plan, to_scheduler_cap, from_scheduler_cap, stage_cap, area)
 
 
 class Frontend:

@@ -24,6 +24,7 @@ from .mailbox import (
     Sleeper,
     SpaceWaiter,
 )
+from .metrics.area import MetricsArea
 from .ring import Consumer, Producer, ring_bytes
 from .shm import Region, RegionMapping
 
@@ -60,9 +61,10 @@ class Mesh:
 
     def __init__(
         self, plan: CorePlan, to_scheduler_cap: int, from_scheduler_cap: int, stage_cap: int,
-        metrics_words: int = 0,
+        metrics: MetricsArea | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
+        self.metrics = metrics  # ours from now on; None: nothing is recorded
         self.n = len(plan.cores)
         self.stage_cap = stage_cap
         caps: dict[Lane, tuple[int, int]] = {}
@@ -82,10 +84,6 @@ class Mesh:
         at += -at % _PAGE
         self._counters = at
         at += self.n * WORDS * 8
-        at += -at % _PAGE
-        self._metrics = at
-        self._metrics_words = metrics_words  # a core: see `metrics.layout`
-        at += self.n * metrics_words * 8
         self._rings: dict[Lane, tuple[int, int, int]] = {}
         for lane, (capacity, cap_records) in caps.items():
             at += -at % _PAGE
@@ -99,10 +97,6 @@ class Mesh:
     def counters_at(self, core: int) -> int:
         """Index of a core's first published counter among the region's words."""
         return (self._counters >> 3) + core * WORDS
-
-    def metrics_at(self, core: int) -> int:
-        """Index of a core's first word of metrics; there are none without metrics."""
-        return (self._metrics >> 3) + core * self._metrics_words
 
     def lanes(self) -> list[Lane]:
         """All rings."""
@@ -121,6 +115,8 @@ class Mesh:
         for event in self.events:
             event.close()
         self.region.close()
+        if self.metrics is not None:
+            self.metrics.close()
 
 
 class Ends:

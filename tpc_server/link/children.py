@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from ..metrics.area import MetricsArea
 from .attached import AttachedMesh
 from .hub import Hub
 from .link import Link
@@ -26,6 +27,7 @@ _LONG_LIVED_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 _KILL_S: Final = 2.0
+SLOTS: Final = 4  # of metrics: a seat's process, and those that finish what they have
 
 
 class StartError(Exception):
@@ -35,9 +37,10 @@ class StartError(Exception):
 class Starting:
     """A process that has not said yet where its rings are."""
 
-    def __init__(self, process: Any, channel: Channel) -> None:
+    def __init__(self, process: Any, channel: Channel, slot: int) -> None:
         self.process = process
         self.channel = channel
+        self.slot = slot
         self.since = time.monotonic()
 
 
@@ -47,13 +50,17 @@ class Seat:
     def __init__(
         self, hub: Hub, listeners: list[list[socket.socket]], config: dict[str, Any],
         command: list[str], stall_s: float, log: Callable[[str], None],
+        metrics: MetricsArea | None = None, first_slot: int = 0,
     ) -> None:  # fmt: skip
+        """`metrics`: what all frontends count in, from `first_slot` on SLOTS are this seat's."""
         self.listeners = listeners
         self._hub = hub
         self._config = config
         self._command = command
         self._stall_s = stall_s
         self._log = log
+        self._metrics = metrics
+        self._first_slot = first_slot
         self.link: Link | None = None
         self._starting: Starting | None = None
         self._retired: list[Link] = []
@@ -80,11 +87,21 @@ class Seat:
                 ours.close()
                 raise StartError(f"{self._command[0]} does not start: {error}") from None
         channel = Channel(ours)
-        channel.send(
-            {"config": self._config, "listeners": [len(group) for group in self.listeners]},
-            [sock.fileno() for group in self.listeners for sock in group],
-        )
-        self._starting = Starting(process, channel)
+        words = {"config": self._config, "listeners": [len(group) for group in self.listeners]}
+        fds = [sock.fileno() for group in self.listeners for sock in group]
+        slot = self._free_slot()
+        if self._metrics is not None:
+            words["metrics"] = [self._metrics.region.size, self._metrics.slots, slot]
+            fds.append(self._metrics.region.fd)
+        channel.send(words, fds)
+        self._starting = Starting(process, channel, slot)
+
+    def _free_slot(self) -> int:
+        """Of the metrics: one that no process counts in; what is counted there goes on."""
+        taken = {link.slot for link in (*self._retired, self.link) if link is not None}
+        free = [k for k in range(self._first_slot, self._first_slot + SLOTS) if k not in taken]
+        # Reloads faster than processes end: the newest two then lose a few counts to each other.
+        return free[0] if free else self._first_slot
 
     def wait_started(self, timeout_s: float = _START_S) -> None:
         """The first start: until it takes connections. Raises StartError with its own words."""
@@ -136,6 +153,7 @@ class Seat:
         self._starting = None
         link = Link(starting.channel, mesh, self._stall_s)
         link.process = starting.process
+        link.slot = starting.slot
         if self.link is not None:  # a reload: the old one goes on until the new one accepts
             self._retired.append(self.link)
         self.link = link

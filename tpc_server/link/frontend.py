@@ -42,8 +42,12 @@ def main(argv: list[str]) -> int:
         message = channel.wait(_CONFIG_S)
     except (TimeoutError, LinkClosed):
         return 1
-    listeners = sockets_of(message["listeners"], channel.take_fds())
-    return serve(channel, message["config"], listeners)
+    fds = channel.take_fds()
+    metrics = message.get("metrics") or []  # size in bytes, slots, own slot
+    if metrics:
+        metrics.insert(0, fds.pop())
+    listeners = sockets_of(message["listeners"], fds)
+    return serve(channel, message["config"], listeners, metrics)
 
 
 def _follow_parent() -> None:
@@ -64,8 +68,12 @@ def sockets_of(groups: list[int], fds: list[int]) -> list[list[socket.socket]]:
     return out
 
 
-def serve(channel: Channel, config: dict[str, Any], listeners: list[list[socket.socket]]) -> int:
-    """Serve one scheduler until it is gone or says so; the exit status."""
+def serve(
+    channel: Channel, config: dict[str, Any], listeners: list[list[socket.socket]],
+    metrics: list[int],
+) -> int:  # fmt: skip
+    """Serve one scheduler until it is gone or says so; the exit status. `metrics`: the region of
+    all frontends' metrics, as `make_mesh` takes it."""
     # A child that was restarted must not keep the mask of the thread that restarted it.
     mask = config.get("mask")
     if mask:
@@ -81,7 +89,8 @@ def serve(channel: Channel, config: dict[str, Any], listeners: list[list[socket.
     log = LogWriter(args.log_level, options.log_format)
     try:
         texts = load_texts(args)
-        link = make_mesh(args, plan, *config["caps"])
+        to_scheduler, from_scheduler, between = config["caps"]
+        link = make_mesh(args, plan, to_scheduler, from_scheduler, between, metrics)
     except Exception as error:
         channel.send({"refused": str(error)})
         return 1

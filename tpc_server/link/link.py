@@ -40,6 +40,7 @@ class Link(SchedulerPort):
         self.since = time.monotonic()
         self.words = self._words
         self.process: Any = None  # the child, where it is ours
+        self.slot = 0  # of the metrics it counts in
         self._stall_ns = int(stall_s * 1e9)
         self._live: dict[bytes, None] = {}  # wire rids of requests that were given out
         self._ended: list[Any] = []  # headers that name requests that ended, not read yet

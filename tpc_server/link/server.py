@@ -20,9 +20,10 @@ from ..boundary.server_args import ServerArgs
 from ..config import Options
 from ..counters import snapshot
 from ..listen import bind
+from ..metrics.area import MetricsArea
 from ..server_checks import check_arguments
 from . import plain
-from .children import Seat, StartError, child_command
+from .children import SLOTS, Seat, StartError, child_command
 from .hub import Hub
 
 _DRAIN_S: Final = 30.0
@@ -82,9 +83,13 @@ class SidecarServer:
             "mode": self.mode,
             "drain_s": _DRAIN_S,
         }
+        self._metrics = _area(server_args, len(plan.cores), frontends * SLOTS)
         for k in range(frontends):
             group = self._bound.groups[k * ingress : (k + 1) * ingress]
-            seat = Seat(self.hub, group, config, command, options.stall_s * 2, _log)
+            seat = Seat(
+                self.hub, group, config, command, options.stall_s * 2, _log, self._metrics,
+                k * SLOTS,
+            )  # fmt: skip
             self.seats.append(seat)
         try:
             for seat in self.seats:
@@ -186,6 +191,8 @@ class SidecarServer:
         for seat in self.seats:
             seat.stop(0.0)
         self._bound.close()
+        if self._metrics is not None:
+            self._metrics.close()
 
     def _tend(self) -> None:
         for seat in self.seats:
@@ -196,6 +203,17 @@ class SidecarServer:
 
     def __exit__(self, *exc: object) -> None:
         self.shutdown()
+
+
+def _area(args: ServerArgs, cores: int, slots: int) -> MetricsArea | None:
+    """What the processes count in, all together, so that whichever is asked shows them all."""
+    if args.metrics is None:
+        return None
+    from ..metrics.http import make_layout
+
+    layout = make_layout(args.metrics)
+    assert layout is not None
+    return MetricsArea.create(layout.words, cores, slots)
 
 
 def _log(message: str) -> None:

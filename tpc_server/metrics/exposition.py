@@ -40,15 +40,13 @@ class Exposition:
 
     def __init__(
         self, layout: Layout, words: Any, blocks: Sequence[int],
-        own: Callable[[], Iterable[Any]] = tuple, aborts: Callable[[], int] = int,
+        own: Callable[[], Iterable[Any]] = tuple,
     ) -> None:  # fmt: skip
-        """`blocks` are the words at which the cores' blocks start; `own` yields more families,
-        `aborts` says how many requests were aborted."""
+        """`blocks` are the words at which the cores' blocks start; `own` yields more families."""
         self._layout = layout
         self._words = words
         self._blocks = blocks
         self._own = own
-        self._aborts = aborts
         self._unreadable = 0  # pages without the families of other processes
 
     def text(self) -> bytes:
@@ -96,7 +94,8 @@ class Exposition:
         aborted = CounterMetricFamily(
             _PREFIX + "num_aborted_requests", "Requests aborted by their clients.", labels=names
         )
-        aborted.add_metric(list(layout.labels.values()), self._aborts())
+        count = sum(int(self._words[block + layout.aborted]) for block in self._blocks)
+        aborted.add_metric(list(layout.labels.values()), count)
         yield aborted
         # The scheduler boundary has no column for it: named, never counted.
         yield CounterMetricFamily(

@@ -57,7 +57,7 @@ class Histogram:
 
 
 class Layout:
-    """The words of one core's block."""
+    """The words of one core's block. `area.MetricsArea` says where the block is."""
 
     def __init__(self, config: Any, routes: Sequence[tuple[str, str]] = ()) -> None:
         labels: dict[str, str] = {str(k): str(v) for k, v in config.labels.items()}
@@ -95,6 +95,7 @@ class Layout:
         self.series_words = self._at + self.stream_words
 
         self._at = 1  # the first word: how many series there are
+        self.aborted = self._word()
         self.loads = self._histogram(buckets.LOADS_S, second)
         self.http_at = self._at
         self.series_at = self.http_at + len(self.routes) * _ROUTE_WORDS

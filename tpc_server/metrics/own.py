@@ -52,10 +52,6 @@ class OwnFamilies:
         """What every core published last."""
         return [snapshot(self._words, self._link.counters_at(c)) for c in range(self._link.n)]
 
-    def aborts(self) -> int:
-        """Requests aborted by their clients, on all cores."""
-        return sum(counters["aborts"] for counters in self.counters())
-
     def __call__(self) -> Iterator[Any]:
         """The families."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

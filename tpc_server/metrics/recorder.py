@@ -86,6 +86,10 @@ class Recorder:
             self._members.discard(wire_rid)
             self._weigh_less(meter[SERIES])
 
+    def aborted(self) -> None:
+        """A client does not want a request any more."""
+        self._words[self._block + self._layout.aborted] += 1
+
     def _weigh_less(self, series: int) -> None:
         # Never below 0, whatever rids a frame had: a word takes no negative number.
         self._weights[series] = max(0, self._weights.get(series, 0) - 1)

@@ -25,8 +25,7 @@ class Pages:
             link = self._link
             layout = make_layout(self._config)
             assert layout is not None
-            words = link.region.mapping().words
-            own = OwnFamilies(link, words)
-            blocks = [link.metrics_at(core) for core in range(link.n)]
-            self._exposition = Exposition(layout, words, blocks, own, own.aborts)
+            own = OwnFamilies(link, link.region.mapping().words)
+            area = link.metrics
+            self._exposition = Exposition(layout, area.words(), area.blocks(), own)
         return self._exposition.text()

@@ -273,6 +273,8 @@ class DetokStage(StepLoop):
             if meant and group.api <= records.COMPLETION and not stream.aborting:
                 stream.aborting = True
                 self.counters.aborts += 1
+                if self.recorder is not None:
+                    self.recorder.aborted()
                 stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
 
     def _aborted_early(self, stream: Stream, message: str) -> None:
@@ -406,6 +408,8 @@ class DetokStage(StepLoop):
                 if group.api != records.CONTROL:
                     if group.api != records.HEALTH:  # no client's doing: its answer came early
                         self.counters.aborts += 1
+                        if self.recorder is not None:
+                            self.recorder.aborted()
                     live.tok_port.send((frame.T_ABORT, live.wire_rid))
                 else:  # the scheduler holds no state of those
                     live.tok_port.send((frame.T_FORGET, live.wire_rid))
