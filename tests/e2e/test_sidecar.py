@@ -302,3 +302,17 @@ def _narrowed(scheduler):
 def test_what_the_child_refuses_is_told(model_folder, tmp_path):
     with pytest.raises(ServerError, match=r"neither a tokenizer.json nor a \.gguf"):
         SidecarServer(ServerArgs(model_path=str(tmp_path), port=0, log_level="error"))
+
+
+def test_keys_reach_the_cores_and_no_process_list(sidecar):
+    run = sidecar(options={"api_keys": ("k1-secret",), "cors_origins": ("https://a.b",)})
+    key = {"Authorization": "Bearer k1-secret"}
+    with Client(run.address) as client:
+        for headers, status in (({}, 401), (key, 200), ({**key, "Origin": "https://a.b"}, 200)):
+            client.request("GET", "/server_info", None, headers)
+            answer = client.answer()
+            assert answer.status == status and b"secret" not in answer.body
+        assert answer.headers["access-control-allow-origin"] == "https://a.b"
+    for pid in run.server.processes():
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            assert b"secret" not in file.read()

@@ -29,7 +29,7 @@ class Poller:
         self.handlers[fd] = handler
 
     def modify(self, fd, mask):
-        pass
+        self.mask = mask
 
     def unregister(self, fd):
         self.handlers.pop(fd, None)  # as the real one: unknown descriptors are ignored
@@ -69,7 +69,8 @@ def peer():
         linger_ns=SECOND,
     )  # fmt: skip
     router = Router()
-    stage = IngressStage(0, 1, setup, Counters(), Poller(), [], router)
+    poller = Poller()
+    stage = IngressStage(0, 1, setup, Counters(), poller, [], router)
     stage.acceptor.report = lambda n: None
     writer = Writer()
     stage.egress_stage = SimpleNamespace(
@@ -96,7 +97,13 @@ def peer():
         stage.poll(10)
 
     yield SimpleNamespace(
-        tick=tick, send=send, answered=answered, writer=writer, conn=conn, requests=router.requests
+        poller=poller,
+        tick=tick,
+        send=send,
+        answered=answered,
+        writer=writer,
+        conn=conn,
+        requests=router.requests,
     )
     stage.abandon = None
     theirs.close()
@@ -164,6 +171,19 @@ def test_a_body_behind_a_request_in_flight_gets_its_time_when_it_is_its_turn(pee
     assert not peer.writer.sent
     peer.tick(4)
     assert b" 408 " in peer.writer.sent
+
+
+def test_pipelined_bodies_are_bounded_in_bytes(peer):
+    """The rest stays with the client until some are answered."""
+    for _ in range(3):
+        peer.send(POST + b"Content-Length: 600000\r\n\r\n" + b"a" * 600_000)
+    assert peer.conn.mask == 0 and len(peer.conn.queue) == 2
+    peer.answered()
+    assert peer.conn.mask == 0 and len(peer.conn.queue) == 1
+    peer.answered()
+    assert peer.conn.mask == peer.poller.mask == reactor.IN | reactor.RDHUP
+    peer.answered()
+    assert len(peer.requests) == 3
 
 
 def test_the_next_body_begins_anew(peer):

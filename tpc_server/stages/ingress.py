@@ -226,10 +226,16 @@ class IngressStage:
         conn.parser.ready = []
         conn.body_mark = -1
         conn.queue.extend(ready)
-        if len(conn.queue) > _MAX_PIPELINED:
+        if len(conn.queue) > 1 and self._waiting(conn) > 1:
             self._want(conn, 0)  # go on reading once some are answered
         if not conn.inflight:
             self._next(conn)
+
+    def _waiting(self, conn: Connection) -> float:
+        """Of what may wait behind the request in flight, in number or bytes: how much does."""
+        queue = conn.queue
+        size = sum([len(request.body) for request in queue])
+        return max(len(queue) / _MAX_PIPELINED, size / max(self.setup.max_body_bytes, 1))
 
     def _next(self, conn: Connection) -> None:
         """Dispatch the next request of a connection."""
@@ -321,7 +327,7 @@ class IngressStage:
                 self._step(conn, connection.BYTES)
             self._next(conn)
             # After the peer's FIN the descriptor stays readable: its end was read already.
-            if len(conn.queue) <= _MAX_PIPELINED // 2 and not conn.eof:
+            if self._waiting(conn) <= 0.5 and not conn.eof:
                 self._want(conn, reactor.IN | reactor.RDHUP)
         elif conn.parser.started:
             self._step(conn, connection.BYTES)
