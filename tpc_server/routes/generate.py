@@ -17,6 +17,7 @@ from .beside import BesideHandlers
 
 if TYPE_CHECKING:
     from ..contract.generate import Item
+    from ..metrics.layout import Layout
     from ..stages.connections import Connection
 
 _PRIORITY: Final = GENERATE["priority"]
@@ -57,15 +58,24 @@ class GenerateHandlers(BesideHandlers):
                     plan[PROMPT_IDS],
                 )
             )  # fmt: skip
-        label = structured = None
-        if self.layout is not None and wanted.log_metrics:
-            label = self.layout.label_text(wanted.custom_labels, wanted.items[0].wire[_PRIORITY])
-            structured = _structured(wanted.items)
-        self._open(
-            conn.key, api, wanted.stream, wanted.is_batch, request.http11, close, False,
-            b"", about, created, 0, items, label, structured,
+        meter: Any = None
+        if self.layout is not None:
+            meter = self._meter(self.layout, conn, wanted)
+        stage = self._stage
+        stage.detok_port.send(
+            (
+                frame.D_OPEN, conn.key, api, wanted.stream, wanted.is_batch, request.http11, close,
+                False, stage.extra, about, created, 0, self._tok_core, items, meter,
+            )
         )  # fmt: skip
         self._tok_port.send((frame.T_JOB, self._detok_core, jobs))
+
+    def _meter(self, layout: Layout, conn: Connection, wanted: GenerateRequest) -> tuple[Any, ...]:
+        label = structured = None
+        if wanted.log_metrics:
+            label = layout.label_text(wanted.custom_labels, wanted.items[0].wire[_PRIORITY])
+            structured = _structured(wanted.items)
+        return conn.route, label, structured
 
 
 def _structured(items: list[Item]) -> list[bool] | None:

@@ -53,6 +53,9 @@ class IngressStage:
         self._serial = generation << 28
         self._now_ns = 0
         self._edges = connection.MACHINE.compile()
+        reading = self._edges[connection.OPEN_IDLE * connection.N_EVENTS + connection.BYTES]
+        # Where a whole request in one read leads.
+        self._whole = self._edges[reading * connection.N_EVENTS + connection.REQUEST]
         self._heads = KnownHeads()
         self.draining = False  # no more connections at all
         self.leaving = False  # every answer is its connection's last
@@ -175,11 +178,12 @@ class IngressStage:
             self._peer_eof(conn)
             return
         if conn.state == connection.OPEN_IDLE:
-            self._step(conn, connection.BYTES)
             request = self._heads.find(data)
             if request is not None:
+                conn.state = self._whole
                 self._begin(conn, request, self.leaving)
                 return
+            self._step(conn, connection.BYTES)
             conn.deadline_ns = self._now_ns + self.setup.header_timeout_ns
             self._feed(conn, data, True)
             return
@@ -246,9 +250,14 @@ class IngressStage:
                 # An informational answer costs a half-closed client nothing, and the kernel of
                 # one that is gone answers it with a reset.
                 conn.writer.write(http.CONTINUE)
+            self._step(conn, connection.REQUEST)
             self._begin(conn, request, self.closes(conn, request))
             return
-        self._enter(conn)
+        self._step(conn, connection.REQUEST)
+        conn.inflight = True
+        conn.deadline_ns = 0
+        self.inflight += 1
+        self.counters.inflight = self.inflight
         self.counters.errors += 1
         body = error.body
         if body is None:
@@ -259,17 +268,14 @@ class IngressStage:
         self.answer(conn, error.status, body, http.JSON, True, request.method == b"HEAD", extra)
 
     def _begin(self, conn: Connection, request: HttpRequest, close: bool) -> None:
-        self._enter(conn)
-        self.counters.requests += 1
-        self.router.dispatch(conn, request, close)
-
-    def _enter(self, conn: Connection) -> None:
-        """A request of the connection is in flight."""
+        """A request is in flight."""
         conn.inflight = True
-        self.inflight += 1
-        self.counters.inflight = self.inflight
         conn.deadline_ns = 0
-        self._step(conn, connection.REQUEST)
+        self.inflight += 1
+        counters = self.counters
+        counters.inflight = self.inflight
+        counters.requests += 1
+        self.router.dispatch(conn, request, close)
 
     def closes(self, conn: Connection, request: HttpRequest) -> bool:
         """Whether the answer is the connection's last one."""

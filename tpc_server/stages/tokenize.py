@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Positions in the wire form of a request.
 RID: Final = messages.GENERATE["rid"]
 SAMPLING: Final = messages.GENERATE["sampling_params"]
+MAX_NEW: Final = messages.SAMPLING["max_new_tokens"]
 STOP_STRS: Final = messages.SAMPLING["stop_strs"]
 STOP_STR_MAX_LEN: Final = messages.SAMPLING["stop_str_max_len"]
 
@@ -68,6 +69,9 @@ class TokenizeStage(TextCalls):
         self._aborts = aborts
         self._pack = codec.make_packer()
         self._head = Struct(wire.USUAL_HEAD).pack
+        self._encode: Any = self._encoder.encode if self._encoder is not None else None
+        self._context = setup.limits.context_len
+        self._reserved = setup.limits.num_reserved_tokens
         self._needs_context = setup.needs_context
         self._stops_counted: list[str] = []
         self._stops_len = 0
@@ -166,10 +170,12 @@ class TokenizeStage(TextCalls):
             if prompts is None:
                 self._fail(core, rid, 400, "text needs a tokenizer: this server has none")
                 return
-            if is_long(prompt, LONG_TEXT_CHARS) and self._hand_over(core, job, call):
+            # The usual prompt, a short text, goes straight to the tokenizer.
+            short = type(prompt) is str and len(prompt) <= LONG_TEXT_CHARS
+            if not short and is_long(prompt, LONG_TEXT_CHARS) and self._hand_over(core, job, call):
                 return
             try:
-                ids = prompts.encode(prompt)
+                ids = self._encode(prompt) if short else prompts.encode(prompt)
             except Exception as error:
                 self._fail(core, rid, 400, refusal(error))
                 return
@@ -207,14 +213,13 @@ class TokenizeStage(TextCalls):
         sampling = wanted[SAMPLING]
         data = ids if type(ids) is bytes else array("q", ids).tobytes()
         count = len(data) >> 3
-        try:
-            kept = check_lengths(count, sampling, self._limits)
-        except BadRequest as error:
-            self._fail(core, rid, error.status, error.message)
-            return
-        if kept < count:
-            data = data[: kept * 8]
-            count = kept
+        if count + self._reserved + (sampling[MAX_NEW] or 1) > self._context:
+            try:
+                count = check_lengths(count, sampling, self._limits)
+            except BadRequest as error:
+                self._fail(core, rid, error.status, error.message)
+                return
+            data = data[: count * 8]
         if sampling[STOP_STRS]:
             sampling[STOP_STR_MAX_LEN] = self._stop_tokens(sampling[STOP_STRS])
         wanted[RID] = rid
