@@ -238,8 +238,9 @@ class IngressStage:
     def _waiting(self, conn: Connection) -> float:
         """Of what may wait behind the request in flight, in number or bytes: how much does."""
         queue = conn.queue
-        size = sum([len(request.body) for request in queue])
-        return max(len(queue) / _MAX_PIPELINED, size / max(self.setup.max_body_bytes, 1))
+        size: int = sum([len(request.body) for request in queue])
+        most: int = self.setup.max_body_bytes
+        return max(len(queue) / _MAX_PIPELINED, size / max(most, 1))
 
     def _next(self, conn: Connection) -> None:
         """Dispatch the next request of a connection."""
