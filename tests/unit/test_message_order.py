@@ -193,7 +193,7 @@ def test_without_threads_a_long_prompt_is_encoded_on_the_core(tokenize, monkeypa
     def none(*args):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("tpc_server.stages.tokenize.EncodeHelper", none)
+    monkeypatch.setattr("tpc_server.stages.texts.EncodeHelper", none)
     tokenize.stage._encoder = object()
     tokenize.stage._prompts = SimpleNamespace(encode=lambda text: [len(text) % 7])
     rid, _, _, *rest = job("a#1")

@@ -275,14 +275,15 @@ def test_the_import_that_switches_the_gil_on_is_named(monkeypatch, capsys):
         return None if name in ("guilty", "innocent") else real(name)
 
     monkeypatch.setattr(importlib, "import_module", load)
-    launch._guard_gil(SimpleNamespace(require_free_threading=False))
+    lenient, strict = (cli.parse(words) for words in ([], ["--require-free-threading"]))
+    launch._guard_gil(lenient)
     told = capsys.readouterr().err
     assert "warning: the GIL is on (importing guilty switched it on)" in told
     on.clear()
     with pytest.raises(launch.Problem, match="the GIL is on: importing guilty switched it on"):
-        launch._guard_gil(SimpleNamespace(require_free_threading=True))
+        launch._guard_gil(strict)
     # It was on before: no import is to blame.
     assert runtime.import_all() is None
     monkeypatch.setattr(runtime, "free_threaded_build", lambda: False)
     with pytest.raises(launch.Problem, match="the GIL is on: this is a GIL build"):
-        launch._guard_gil(SimpleNamespace(require_free_threading=True))
+        launch._guard_gil(strict)
