@@ -59,7 +59,7 @@ def records() -> dict[str, int]:
     found = dict.fromkeys(RECORDS, 0)
     for thing in gc.get_objects():
         kind = type(thing)
-        if kind.__module__.startswith("tpc_server.") and kind.__name__ in found:
+        if kind.__name__ in found and str(kind.__module__).startswith("tpc_server."):
             found[kind.__name__] += 1
     return {name: count for name, count in found.items() if count}
 
