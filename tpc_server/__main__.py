@@ -12,6 +12,14 @@ def main(argv: list[str] | None = None) -> int:
         from .bootstrap import main as bootstrap_main
 
         return int(bootstrap_main(arguments))
+    if arguments and arguments[0] in ("reload", "status"):
+        from .link.control import main as control_main
+
+        return control_main(arguments[0], arguments[1:])
+    if any(word == "--attach" or word.startswith("--attach=") for word in arguments):
+        from .link.attach import main as attach_main
+
+        return attach_main(arguments)
     if arguments and arguments[0] == "serve":
         arguments = arguments[1:]
     from . import cli

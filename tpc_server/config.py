@@ -62,6 +62,7 @@ class Options:
     grammars: bool = True
     cache_report: bool = False  # usage of the OpenAI routes says how much of a prompt was cached
     log_format: str = "text"
+    attach: str | None = None  # sidecar: a UNIX socket where frontends join from outside
     manage_gc: bool = True
     plan: Any = None  # a ready CorePlan instead of the one made from the server's arguments
     health_timeout_s: float = field(

@@ -28,6 +28,9 @@ _CONFIG_S: Final = 60.0
 _SETTLE_S: Final = 0.3
 _PR_SET_PDEATHSIG: Final = 1
 SCHEDULER_GONE: Final = "the scheduler has ended"
+FAILED: Final = "failed"
+GONE: Final = "gone"
+OVER: Final = "over"
 
 
 def main(argv: list[str]) -> int:
@@ -47,7 +50,7 @@ def main(argv: list[str]) -> int:
     if metrics:
         metrics.insert(0, fds.pop())
     listeners = sockets_of(message["listeners"], fds)
-    return serve(channel, message["config"], listeners, metrics)
+    return 1 if serve(channel, message["config"], listeners, metrics) == FAILED else 0
 
 
 def _follow_parent() -> None:
@@ -70,10 +73,13 @@ def sockets_of(groups: list[int], fds: list[int]) -> list[list[socket.socket]]:
 
 def serve(
     channel: Channel, config: dict[str, Any], listeners: list[list[socket.socket]],
-    metrics: list[int],
-) -> int:  # fmt: skip
-    """Serve one scheduler until it is gone or says so; the exit status. `metrics`: the region of
-    all frontends' metrics, as `make_mesh` takes it."""
+    metrics: list[int], interactive: bool = False,
+) -> str:  # fmt: skip
+    """Serve one scheduler until it is gone or says so; FAILED, GONE or OVER (told to end).
+
+    `metrics`: the region of all frontends' metrics, as `make_mesh` takes it. `interactive`: an
+    interrupt ends it too, otherwise that is the scheduler's affair.
+    """
     # A child that was restarted must not keep the mask of the thread that restarted it.
     mask = config.get("mask")
     if mask:
@@ -93,7 +99,9 @@ def serve(
         link = make_mesh(args, plan, to_scheduler, from_scheduler, between, metrics)
     except Exception as error:
         channel.send({"refused": str(error)})
-        return 1
+        if interactive:
+            print(f"tpc-server: error: {error}", file=sys.stderr)
+        return FAILED
     about, fds = describe(link)
     channel.send({"mesh": about}, fds)
 
@@ -109,9 +117,12 @@ def serve(
         )
     except (ServerError, OSError) as error:
         channel.send({"failed": str(error)})
-        return 1
+        return FAILED
     channel.send({"accepting": True})
-    return _Life(channel, frontend).run()
+    life = _Life(channel, frontend)
+    if interactive:
+        signal.signal(signal.SIGINT, life.on_term)
+    return life.run()
 
 
 class _Life:
@@ -125,19 +136,20 @@ class _Life:
         self._since = 0.0
         self._message = ""
         self._hangups = 0
+        self._wake = (-1, -1)
+        self._asked = False  # by a signal
 
-    def run(self) -> int:
+    def run(self) -> str:
         """Until the scheduler is gone, or says that it is over."""
         frontend = self._frontend
-        wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        wake_r, wake_w = self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGHUP, self._on_hangup)
-        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGTERM, self.on_term)
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(frontend.wake_fileno(), select.POLLIN)
         poll.register(wake_r, select.POLLIN)
-        status = 0
         while True:
             for fd, _ in poll.poll(100 if self._leave_at else None):
                 if fd == wake_r:
@@ -145,7 +157,7 @@ class _Life:
                         os.read(wake_r, 64)
                 elif fd == self._channel.fileno():
                     if not self._listen():
-                        return self._end(SCHEDULER_GONE, 0)
+                        return self._end(SCHEDULER_GONE, GONE)
                 else:
                     frontend.wait_event(0)
             if self._hangups:
@@ -156,11 +168,11 @@ class _Life:
                 self._channel.send({"ready": True})
             if frontend.failed:
                 self._channel.send({"failed": "a core could not go on, see the log"})
-                return self._end("the frontend could not go on", 1)
+                return self._end("the frontend could not go on", FAILED)
             if self._message:
-                return self._end(self._message, status)
+                return self._end(self._message, OVER)
             if self._leave_at and self._drained():
-                return self._end("the server is shutting down", status)
+                return self._end("the server is shutting down", OVER)
 
     def _listen(self) -> bool:
         """What the scheduler's end says; False when it is gone."""
@@ -192,15 +204,20 @@ class _Life:
         busy = sum(c["inflight"] for c in counters) + sum(c["connections"] for c in counters)
         return not busy and now - self._since > _SETTLE_S
 
-    def _end(self, message: str, status: int) -> int:
+    def _end(self, message: str, why: str) -> str:
         self._frontend.shutdown(message)
         self._channel.close()
-        return status
+        signal.set_wakeup_fd(-1)
+        for fd in self._wake:
+            os.close(fd)
+        return OVER if self._asked and why == GONE else why
 
     def _on_hangup(self, number: int, frame: Any) -> None:
         self._hangups += 1
 
-    def _on_term(self, number: int, frame: Any) -> None:
+    def on_term(self, number: int, frame: Any) -> None:
+        """A signal: drain, once."""
+        self._asked = True
         if not self._leave_at:
             self._drain(5.0, soft=False)
 

@@ -19,11 +19,13 @@ from ..boundary.port import RECV_MAX, IngressRequest
 from ..boundary.server_args import ServerArgs
 from ..config import Options
 from ..counters import snapshot
-from ..listen import bind
+from ..listen import Bound, bind
 from ..metrics.area import MetricsArea
 from ..server_checks import check_arguments
 from . import plain
 from .children import SLOTS, Seat, StartError, child_command
+from .control import ControlError, ControlSocket
+from .guests import Guests
 from .hub import Hub
 
 _DRAIN_S: Final = 30.0
@@ -37,7 +39,8 @@ class ServerError(Exception):
 class SidecarServer:
     """A frontend for one scheduler, in processes of its own.
 
-    frontends  how many processes share the port
+    frontends  how many processes share the port; 0 with `options.attach`, where all come by
+               themselves and listen by themselves
     Raises what `tpc_server.server.Server` raises for its arguments, and ServerError when the
     process cannot start.
     """
@@ -62,17 +65,21 @@ class SidecarServer:
         )  # fmt: skip
         self.plan = plan
         try:
-            command = child_command()
+            command = child_command() if frontends else []
         except StartError as error:
             raise ServerError(str(error)) from None
         self.hub = Hub(self._tend)
         self.seats: list[Seat] = []
+        self.guests: Guests | None = None
+        self._control: ControlSocket | None = None
         self._closed = False
         ingress = len(plan.stage_cores("ingress"))
-        self._bound = bind(
-            server_args.host, server_args.port + (port_offset or 0), options.uds,
-            ingress * frontends, options.backlog,
-        )  # fmt: skip
+        self._bound = Bound([], server_args.port + (port_offset or 0), None)
+        if frontends:
+            self._bound = bind(
+                server_args.host, self._bound.port, options.uds, ingress * frontends,
+                options.backlog,
+            )  # fmt: skip
         self.http_port = self._bound.port
         config = {
             "args": plain.args_to_plain(server_args) | {"port": self.http_port},
@@ -92,6 +99,9 @@ class SidecarServer:
             )  # fmt: skip
             self.seats.append(seat)
         try:
+            if options.attach is not None:
+                self._open_attach(options, config)
+            self._open_control()
             for seat in self.seats:
                 seat.start()
             for seat in self.seats:
@@ -99,6 +109,37 @@ class SidecarServer:
         except StartError as error:
             self.shutdown()
             raise ServerError(str(error)) from None
+
+    def _open_attach(self, options: Options, config: dict[str, Any]) -> None:
+        path = options.attach
+        assert path is not None
+        try:
+            guests = Guests(
+                self.hub, path, config | {"mode": "attached"}, options.stall_s * 2, _log
+            )
+        except OSError as error:
+            raise StartError(f"cannot listen for frontends at {path}: {error}") from None
+        self.guests = guests
+        self.hub.extra[guests.fileno()] = guests.serve
+
+    def _open_control(self) -> None:
+        """Operators' socket; a server without one serves as well."""
+        if not self.http_port:
+            return
+        try:
+            control = ControlSocket(self.http_port, self._command)
+        except (OSError, ControlError) as error:
+            _log(f"no control socket (`tpc-server reload` will not work): {error}")
+            return
+        self._control = control
+        self.hub.extra[control.fileno()] = control.serve
+
+    def _command(self, word: str) -> dict[str, Any]:
+        if word == "reload":
+            return {"ok": self.reload(), "pids": self.processes()}
+        if word == "status":
+            return {"ok": True, "ready": self.ready, "pids": self.processes()}
+        return {"ok": False, "error": f"unknown command {word[:64]!r}"}
 
     # -- scheduler -------------------------------------------------------------------
 
@@ -138,8 +179,10 @@ class SidecarServer:
 
     @property
     def ready(self) -> bool:
-        """Whether every frontend has had its warm-up answered."""
-        return all(seat.link is not None and seat.link.ready for seat in self.seats)
+        """Whether every frontend has had its warm-up answered, and there is one."""
+        links = [seat.link for seat in self.seats]
+        links += self.guests.links if self.guests is not None else []
+        return bool(links) and all([link is not None and link.ready for link in links])
 
     @property
     def failed(self) -> bool:
@@ -190,6 +233,11 @@ class SidecarServer:
         self.hub.close()
         for seat in self.seats:
             seat.stop(0.0)
+        self.hub.extra.clear()
+        if self.guests is not None:
+            self.guests.close()
+        if self._control is not None:
+            self._control.close()
         self._bound.close()
         if self._metrics is not None:
             self._metrics.close()
@@ -197,6 +245,10 @@ class SidecarServer:
     def _tend(self) -> None:
         for seat in self.seats:
             seat.tend()
+        if self.guests is not None:
+            self.guests.tend()
+        if self._control is not None:
+            self._control.serve()
 
     def __enter__(self) -> SidecarServer:
         return self

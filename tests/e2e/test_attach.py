@@ -1,0 +1,184 @@
+"""A standalone API server joined to a running scheduler, and operators' commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_tokenizer
+from tests.e2e.test_sidecar import until
+from tests.fake_scheduler import FakeScheduler
+from tests.http_client import Client, call
+from tpc_server import ModelConfig, Options, ServerArgs
+from tpc_server.link.server import SidecarServer
+
+pytestmark = pytest.mark.timeout(180)
+ROOT = Path(__file__).parents[2]
+
+
+class Outside:
+    """The API server, as a program."""
+
+    def __init__(self, path):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tpc_server", "--attach", str(path), "--port", "0"],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.process.stdout.readline())
+        self.address = ("127.0.0.1", int(found[1]))
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def ask(self, **more):
+        body = {"text": "abc", "sampling_params": {"max_new_tokens": 4}, **more}
+        return call(self.address, "POST", "/generate", body)
+
+    def status(self, path="/health"):
+        """0 while one who answers there gives way to another."""
+        try:
+            return call(self.address, "GET", path).status
+        except (OSError, EOFError):
+            return 0
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(30)
+        self._reader.join(10)
+        self.process.stdout.close()
+        return status
+
+
+@pytest.fixture
+def scheduler(model_folder, tmp_path):
+    """`scheduler()`: a scheduler that lets frontends in, and starts none."""
+    running = []
+
+    def begin(manual=False):
+        server = SidecarServer(
+            ServerArgs(
+                model_path=str(model_folder), served_model_name="tiny", port=0, log_level="error",
+                skip_server_warmup=True,
+                model_config=ModelConfig(context_len=4096, vocab_size=tiny_tokenizer.VOCAB),
+            ),
+            options=Options(attach=str(tmp_path / "attach.sock")), frontends=0,
+        )  # fmt: skip
+        one = FakeScheduler(server, manual=manual)
+        running.append(one)
+        return one
+
+    yield begin
+    for one in running:
+        one.stop()
+        one.server.shutdown()
+
+
+def test_each_side_may_start_first_and_be_restarted(scheduler, tmp_path):
+    outside = Outside(tmp_path / "attach.sock")
+    try:
+        # No scheduler yet: who asks is told so.
+        until(lambda: outside.status() == 503)
+        first = scheduler()
+        until(lambda: outside.status() == 200)
+        assert outside.ask().json()["text"] == "abca"
+        info = call(outside.address, "GET", "/server_info").json()
+        assert info["mode"] == "attached" and info["port"] == outside.address[1]
+        # The scheduler ends: the frontend stays and serves the next one.
+        first.stop()
+        first.server.shutdown()
+        until(lambda: outside.status() == 503)
+        second = scheduler()
+        until(lambda: outside.status() == 200)
+        assert outside.ask().status == 200
+        # Another frontend beside it, on a port of its own; the first leaves.
+        other = Outside(tmp_path / "attach.sock")
+        until(lambda: other.status() == 200)
+        assert len(second.server.guests.links) == 2
+        assert outside.end() == 0
+        until(lambda: len(second.server.guests.links) == 1)
+        assert other.ask().status == 200
+        assert other.end() == 0
+    finally:
+        if outside.process.poll() is None:
+            outside.process.kill()
+            outside.process.wait()
+
+
+def test_an_attached_frontend_that_is_killed_frees_its_requests(scheduler, tmp_path):
+    one = scheduler(manual=True)
+    outside = Outside(tmp_path / "attach.sock")
+    until(lambda: outside.status("/model_info") == 200)
+    with Client(outside.address) as client:
+        client.request("POST", "/generate", {"text": "abc", "rid": "lost"})
+        one.wait_for(lambda s: any(rid.startswith("lost#") for rid in s.live))
+        outside.process.kill()
+        outside.process.wait()
+        one.wait_for(lambda s: any(rid.startswith("lost#") for rid in s.aborted))
+
+
+def test_streams_end_when_the_scheduler_does(scheduler, tmp_path):
+    one = scheduler(manual=True)
+    outside = Outside(tmp_path / "attach.sock")
+    until(lambda: outside.status("/model_info") == 200)
+    with Client(outside.address) as client:
+        client.request("POST", "/generate", {"text": "abc", "stream": True})
+        one.wait_for(lambda s: s.live)
+        one.step()
+        assert client.head()[0] == 200
+        client.chunk()
+        one.stop()
+        one.server.shutdown()
+        body = b""
+        while chunk := client.chunk():
+            body += chunk
+        assert b'"code":503' in body and body.endswith(b"data: [DONE]\n\n")
+    assert outside.end() == 0
+
+
+def test_operators_commands(model_folder, tmp_path):
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path)
+    try:
+        server = SidecarServer(
+            ServerArgs(model_path=str(model_folder), port=0, log_level="error",
+                       skip_server_warmup=True,
+                       model_config=ModelConfig(context_len=4096, vocab_size=258))
+        )  # fmt: skip
+    finally:
+        del os.environ["XDG_RUNTIME_DIR"]
+    one = FakeScheduler(server)
+    try:
+
+        def command(*words):
+            done = subprocess.run(
+                [sys.executable, "-m", "tpc_server", *words], cwd=ROOT, env=env,
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            return done.returncode, done.stdout, done.stderr
+
+        port = str(server.http_port)
+        status, out, _ = command("status", "--port", port)
+        (pid,) = server.processes()
+        assert status == 0 and json.loads(out)["pids"] == [pid]
+        status, out, _ = command("reload", "--port", port)
+        assert status == 0 and json.loads(out)["ok"] is True
+        until(lambda: server.processes() and pid not in server.processes(), 60)
+        assert (tmp_path / "tpc_server").stat().st_mode & 0o777 == 0o700
+        status, _, err = command("reload", "--port", "1")
+        assert status == 1 and "no server answers" in err
+    finally:
+        one.stop()
+        server.shutdown()
+    assert not list((tmp_path / "tpc_server").iterdir())
