@@ -27,19 +27,22 @@ ROOT = Path(__file__).parents[2]
 class Outside:
     """The API server, as a program."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tpc_server", "--attach", str(path), "--port", "0"],
             cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.process.stdout.readline())
+        assert self.process.stdout is not None
+        self._out = self.process.stdout
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self._out.readline())
+        assert found is not None
         self.address = ("127.0.0.1", int(found[1]))
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self):
-        for line in self.process.stdout:
+        for line in self._out:
             self.lines.append(line)
 
     def ask(self, **more):
@@ -57,7 +60,7 @@ class Outside:
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(30)
         self._reader.join(10)
-        self.process.stdout.close()
+        self._out.close()
         return status
 
 

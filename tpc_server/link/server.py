@@ -195,7 +195,8 @@ class SidecarServer:
 
     def reload(self) -> bool:
         """Replace every process by a new one; no request is lost. False while one is starting."""
-        return all([seat.reload() for seat in self.seats])
+        with self.hub.lock:  # any thread may ask
+            return all([seat.reload() for seat in self.seats])
 
     def counters(self) -> list[dict[str, int]]:
         """Counters of every core of every link, as published last."""
