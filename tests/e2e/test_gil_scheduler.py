@@ -23,24 +23,26 @@ ROOT = Path(__file__).parents[2]
 class Program:
     """The running scheduler."""
 
-    def __init__(self, model):
+    def __init__(self, model: Path) -> None:
         env = clean_env() | {"TPC_PYTHON": sys.executable}
         self.process = subprocess.Popen(
             [str(gil_env("scheduler")), str(Path(__file__).with_name("gil_scheduler.py")),
              str(ROOT), str(model)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
         )  # fmt: skip
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._in, self._out = self.process.stdin, self.process.stdout
         self.about = self.read()
         self.address = ("127.0.0.1", self.about["port"])
 
     def read(self):
-        line = self.process.stdout.readline()
+        line = self._out.readline()
         assert line, f"it ended with {self.process.wait(20)}"
         return json.loads(line)
 
     def ask(self, command):
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
+        self._in.write(json.dumps(command) + "\n")
+        self._in.flush()
         return self.read()
 
     def generate(self, text="abc", **more):
@@ -55,8 +57,8 @@ def program(model_folder):
     if made.process.poll() is None:
         made.process.kill()
     made.process.wait()
-    made.process.stdin.close()
-    made.process.stdout.close()
+    made._in.close()
+    made._out.close()
 
 
 def test_served_from_a_process_with_a_gil(program):
