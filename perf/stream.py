@@ -33,6 +33,7 @@ from perf.harness.workloads import Layout, Workload, make_layout
 
 PERF = Path(__file__).resolve().parent
 DEFAULT_PEERS = "tpc,rust,granian,floor"
+CHAT = "/v1/chat/completions"
 EVENT_BYTES = 235  # until a measured peer says better
 
 
@@ -47,6 +48,8 @@ def standard_workloads(duration_s: float, path: str) -> dict[str, Workload]:
             Workload("churn256", "stream", 256, 20, duration_s, path, churn_tokens=100),
             Workload("cumulative256", "stream", 256, 20, duration_s, path, cumulative=True),
             Workload("saturated64", "stream", 64, 0, duration_s, path),
+            Workload("chat256", "stream", 256, 20, duration_s, CHAT),
+            Workload("chat10", "unary", 64, 0, duration_s * 0.6, CHAT, messages=10),
         )
     }
 
@@ -63,8 +66,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add(
         "--workloads",
         default=DEFAULT_WORKLOADS,
-        help="of stream256, stream1000, unary, churn256, "
-        f"cumulative256, saturated64 (default {DEFAULT_WORKLOADS})",
+        help="of stream256, stream1000, unary, churn256, cumulative256, saturated64, chat256, "
+        f"chat10 (default {DEFAULT_WORKLOADS})",
     )
     add("--rounds", type=int, default=3)
     add("--duration", type=float, default=8.0, help="seconds of one load (default 8)")

@@ -25,13 +25,27 @@ HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length: "
 
 
-def request_body(path: str, prompt: str, tokens: int, seed: int) -> dict[str, Any]:
+def conversation(prompt: str, messages: int) -> list[dict[str, str]]:
+    """The prompt's words dealt out to so many messages, user and assistant in turn."""
+    words = prompt.split(" ")
+    step = -(-len(words) // messages)
+    parts = [" ".join(words[k * step : (k + 1) * step]) or "." for k in range(messages)]
+    last = messages - 1
+    return [
+        {"role": "user" if (last - k) % 2 == 0 else "assistant", "content": part}
+        for k, part in enumerate(parts)
+    ]
+
+
+def request_body(
+    path: str, prompt: str, tokens: int, seed: int, messages: int = 1
+) -> dict[str, Any]:
     if path == "/generate":
         sampling = {"temperature": 0, "max_new_tokens": tokens, "sampling_seed": seed}
         return {"text": prompt, "sampling_params": sampling | {"ignore_eos": True}}
     body: dict[str, Any] = {"model": "m", "max_tokens": tokens, "seed": seed, "temperature": 0}
     if path.endswith("/chat/completions"):
-        return body | {"messages": [{"role": "user", "content": prompt}]}
+        return body | {"messages": conversation(prompt, messages)}
     return body | {"prompt": prompt}
 
 
@@ -138,6 +152,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--path", default="/generate")
     parser.add_argument("--conns", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=1)
+    parser.add_argument("--messages", type=int, default=1, help="of a chat request")
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--model", type=Path, required=True, help="folder of the load material")
     parser.add_argument("--first-seed", type=int, default=1)
@@ -147,7 +162,9 @@ def main(argv: list[str] | None = None) -> None:
     requests = [
         render(
             options.path,
-            request_body(options.path, prompt, options.tokens, options.first_seed + i),
+            request_body(
+                options.path, prompt, options.tokens, options.first_seed + i, options.messages
+            ),
         )
         for i, prompt in enumerate(prompts)
     ]

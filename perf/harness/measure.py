@@ -34,7 +34,7 @@ def run_client(
     if workload.kind == "unary":
         seconds = min(0.5, workload.duration_s) if warm else workload.duration_s
         command += ["perf.clients.unary_client", *common, "--conns", str(workload.streams)]
-        command += ["--seconds", str(seconds)]
+        command += ["--seconds", str(seconds), "--messages", str(workload.messages)]
     else:
         streams, tokens = (16, 25) if warm else (workload.streams, workload.tokens)
         limit = 60 + workload.duration_s * 10

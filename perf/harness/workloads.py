@@ -23,6 +23,7 @@ class Workload:
     duration_s: float
     path: str = "/generate"
     cumulative: bool = False
+    messages: int = 1  # of a unary chat request
     churn_tokens: int = 0  # streams of about so many tokens, one after another: join and leave
 
     @property
@@ -43,7 +44,8 @@ class Workload:
     @property
     def title(self) -> str:
         if self.kind == "unary":
-            return f"unary, {self.streams} connections, {self.path}"
+            chat = f", {self.messages} messages" if self.messages > 1 else ""
+            return f"unary, {self.streams} connections, {self.path}{chat}"
         pace = f"{self.tick_ms:g} ms steps" if self.tick_ms else "as fast as it can"
         text = ", cumulative text" if self.cumulative else ""
         length = f"{self.tokens} tokens each"
