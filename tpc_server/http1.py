@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httptools
 
+from .body import gathered
 from .chunks import Chunks
 
 # Headers that ask for something beyond the answer: a request with one of them is `marked`.
@@ -42,14 +43,14 @@ class HttpRequest:
     )  # fmt: skip
 
     def __init__(
-        self, method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], body: bytes,
+        self, method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], body: Any,
         http11: bool, keep_alive: bool, marked: bool,
     ) -> None:  # fmt: skip
         self.method = method
         self.path = path
         self.query = query
         self.headers = headers  # lower-cased names, only those in KEPT; requests may share them
-        self.body = body
+        self.body = body  # bytes, or `body.Pieces`
         self.http11 = http11
         self.keep_alive = keep_alive
         self.marked = marked  # has a header in MARKED
@@ -304,7 +305,7 @@ class RequestParser:
                 path,
                 query.partition(b"#")[0],
                 headers,
-                body[0] if len(body) == 1 else b"".join(body),
+                body[0] if len(body) == 1 else gathered(body, self.body_bytes),
                 self._http11,
                 parser.should_keep_alive(),
                 not MARKED.isdisjoint(headers),

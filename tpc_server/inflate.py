@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final
 
+from .body import Pieces, gathered
 from .contract.errors import BadRequest
 
 SLICE_BYTES: Final = 256 << 10
@@ -24,28 +26,28 @@ _MIN_WINDOW_LOG: Final = 23  # what every decoder of zstd should allow (RFC 8878
 class Inflater:
     """One body in one coding."""
 
-    __slots__ = ("_at", "_coding", "_data", "_free", "_limit", "_pieces", "_stream", "_streams",
+    __slots__ = ("_coding", "_free", "_inputs", "_limit", "_pieces", "_stream", "_streams",
                  "_tail")  # fmt: skip
 
-    def __init__(self, coding: str, data: bytes, limit: int) -> None:
+    def __init__(self, coding: str, body: Any, limit: int) -> None:
         """`coding` is gzip, deflate or zstd, as `coding_of` returns it."""
         self._coding = coding
         self._limit = limit
         self._free = limit
         self._pieces: list[bytes] = []
-        self._data = memoryview(data)
-        self._at = 0
-        self._tail = b""  # taken out of `data`, not yet out of the stream
+        # In small pieces, because what a stream does not use it copies.
+        self._inputs = _cut(body)
+        self._tail = b""  # taken out of the inputs, not yet out of the stream
+        while len(self._tail) < 2 and (more := next(self._inputs, b"")):
+            self._tail += more  # what names the format
         self._streams = 0
         self._stream = self._next_stream()
 
     def step(self, budget: int = SLICE_BYTES) -> bool:
         """Take apart about `budget` bytes; whether that was all. Raises BadRequest."""
         while budget > 0:
-            # In pieces, because what a stream does not use it copies.
             if not self._tail:
-                self._tail = bytes(self._data[self._at : self._at + _PIECE_BYTES])
-                self._at += len(self._tail)
+                self._tail = next(self._inputs, b"")
             fed = len(self._tail)
             stream = self._stream
             try:
@@ -59,11 +61,12 @@ class Inflater:
                 raise BadRequest(
                     f"request body is larger than {self._limit} bytes once decompressed", 413
                 )
-            self._pieces.append(piece)
+            if piece:
+                self._pieces.append(piece)
             budget -= len(piece) + _STEP_BYTES
             if stream.eof:
-                self._tail = stream.unused_data
-                if not self._tail and self._at >= len(self._data):
+                self._tail = stream.unused_data or next(self._inputs, b"")
+                if not self._tail:
                     return True
                 if self._coding == "deflate":
                     raise self._malformed()
@@ -72,9 +75,9 @@ class Inflater:
                 raise self._malformed()  # cut off
         return False
 
-    def body(self) -> bytes:
+    def body(self) -> Any:
         """All of it."""
-        return b"".join(self._pieces)
+        return gathered(self._pieces, self._limit - self._free)
 
     def _malformed(self) -> BadRequest:
         return BadRequest(f"the request body is not valid {self._coding}")
@@ -88,9 +91,19 @@ class Inflater:
         if self._coding == "gzip":
             return zlib.decompressobj(_GZIP)
         # The name means zlib's format; some clients send it bare.
-        head = bytes(self._data[:2])
+        head = self._tail[:2]
         wrapped = len(head) == 2 and head[0] & 15 == 8 and int.from_bytes(head, "big") % 31 == 0
         return zlib.decompressobj(zlib.MAX_WBITS if wrapped else _RAW)
+
+
+def _cut(body: Any) -> Iterator[bytes]:
+    for piece in body.pieces if type(body) is Pieces else (body,):
+        if len(piece) <= _PIECE_BYTES:
+            yield piece
+            continue
+        view = memoryview(piece)
+        for at in range(0, len(piece), _PIECE_BYTES):
+            yield bytes(view[at : at + _PIECE_BYTES])
 
 
 def coding_of(encoding: bytes | None, sglang: bytes | None) -> str:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpc_server.body import Pieces, whole
 from tpc_server.http1 import HttpError, KnownHeads, RequestParser
 
 RAW = (
@@ -196,6 +197,30 @@ def test_the_method_of_malformed_input(raw, head):
     assert parser.head_only is head
 
 
+@given(st.data())
+def test_damaged_input_is_refused_in_words(data):
+    """Whatever is broken: HttpError or requests, never anything else."""
+    raw = bytearray(
+        data.draw(st.sampled_from([RAW, UPGRADES, CHUNKED + b"\r\n3;a=b\r\nabc\r\n0\r\n\r\n"]))
+    )
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        with_ = data.draw(
+            st.sampled_from([b"", b"\r\n", b"\n", b"\0", b" ", b":", b"\xff", b"9", b"HEAD"])
+        )
+        raw[at : at + data.draw(st.integers(0, 3))] = with_
+    parser = RequestParser(1024, 64)
+    size = data.draw(st.integers(1, 60))
+    for at in range(0, len(raw), size):
+        try:
+            parser.feed(bytes(raw[at : at + size]))
+        except HttpError as error:
+            assert error.status in (400, 413, 417, 431, 501, 505) and error.message
+            assert parser.head_only in (True, False) and type(parser.headers) is dict
+            break
+        assert type(parser.target) is bytes and type(parser.method) is bytes
+
+
 @given(st.integers(1, 300), st.integers(20, 400))
 def test_the_head_limit_holds_however_it_arrives(piece, length):
     raw = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -215,6 +240,22 @@ def test_the_head_limit_holds_however_it_arrives(piece, length):
         assert accepted
     if len(raw) > 200 + 60:
         assert not accepted
+
+
+def test_a_large_body_is_not_joined_here():
+    data = bytes(range(256)) * 2000
+    parser = RequestParser(4096, 1 << 20)
+    parser.feed(POST + b"Content-Length: %d\r\n\r\n" % len(data))
+    for at in range(0, len(data), 60_000):
+        parser.feed(data[at : at + 60_000])
+    body = parser.ready[0].body
+    assert type(body) is Pieces and len(body) == len(data) and whole(body) == data
+    for size in (0, 1, 100_000):
+        parser.ready.clear()
+        parser.feed(POST + b"Content-Length: %d\r\n\r\n" % size)
+        for at in range(0, size, 60_000):
+            parser.feed(data[at : min(at + 60_000, size)])
+        assert parser.ready[0].body == data[:size]
 
 
 def test_pipelined_requests_do_not_count_for_the_next_head():

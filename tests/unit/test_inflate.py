@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpc_server import inflate
+from tpc_server.body import Pieces, whole
 from tpc_server.contract.errors import BadRequest
 from tpc_server.inflate import Inflater, coding_of
 
@@ -35,7 +36,21 @@ def unpacked(coding, data, limit=1 << 20, budget=inflate.SLICE_BYTES):
     while not inflater.step(budget):
         steps += 1
         assert steps < 100_000
-    return inflater.body(), steps
+    return whole(inflater.body()), steps
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_a_body_in_pieces(coding):
+    noise = os.urandom(400_000)
+    data = packed(coding, noise)
+    for size in (1, 1000, 65536):
+        pieces = [data[at : at + size] for at in range(0, 3000, size)]
+        pieces.append(data[sum(map(len, pieces)) :])
+        assert unpacked(coding, Pieces(pieces, len(data)))[0] == noise
+    inflater = Inflater("deflate" if coding == "raw" else coding, data, 1 << 20)
+    while not inflater.step():
+        pass
+    assert type(inflater.body()) is Pieces  # joining is for whoever decodes it
 
 
 @pytest.mark.parametrize("coding", CODINGS)

@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ..access import Cors, Guard
+from ..body import whole
 from ..contract.errors import BadRequest, native_error_body, openai_error_body
 from ..contract.json_body import parse_object
 from ..http1 import OVERRIDES, HttpError, HttpRequest
@@ -181,7 +182,7 @@ class AdmissionHandlers(Handlers):
                 fields[field] = int(value)
             except ValueError:
                 raise BadRequest(
-                    f"invalid {name.decode()} header {value!r}: it must be an integer"
+                    f"invalid {name.decode()} header {value[:64]!r}: it must be an integer"
                 ) from None
-        wanted = {**parse_object(request.body), **fields}
+        wanted = {**parse_object(whole(request.body)), **fields}
         request.body = json.dumps(wanted, ensure_ascii=False).encode()

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from ..body import LARGE_BYTES, whole
 from ..contract.errors import BadRequest, TooMuchHere
 from ..contract.generate import GenerateRequest
 from ..contract.openai import OpenAICall
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Bodies up to this are always decoded at once.
+#: Bodies up to this are always decoded at once, those up to LARGE_BYTES as their number of commas
+#: says, larger ones elsewhere.
 HERE_BYTES: Final = 16 << 10
-#: Larger ones are decoded elsewhere, those between as their number of commas says.
-LARGE_BYTES: Final = 256 << 10
 MANY_VALUES: Final = 1024
 HUGE_BYTES: Final = 4 << 20  # these have a thread of their own
 MOST_BYTES: Final = 256 << 20  # that wait for the helper
@@ -115,7 +115,7 @@ class BesideHandlers(Handlers):
             self._bodies.call(conn.key, size > HUGE_BYTES, _decoded, where.decode, body)
         except (OSError, RuntimeError):  # no descriptors, no threads
             try:
-                value = where.decode(body)
+                value = where.decode(whole(body))
             except Exception as error:
                 self._go_on(conn.key, None, error)
             else:
@@ -183,9 +183,9 @@ def _is_heavy(body: bytes) -> bool:
     return len(body) > LARGE_BYTES or body.count(b",") > MANY_VALUES
 
 
-def _decoded(decode: Callable[[bytes], Any], body: bytes) -> Any:
+def _decoded(decode: Callable[[bytes], Any], body: Any) -> Any:
     """On the helper thread: ids are packed there too, as the scheduler takes them."""
-    value = decode(body)
+    value = decode(whole(body))
     wanted = value.request if isinstance(value, OpenAICall) else value
     if isinstance(wanted, GenerateRequest):
         for item in wanted.items:
