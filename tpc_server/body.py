@@ -1,4 +1,4 @@
-"""Large request bodies as the pieces they came in. Owner: one core at a time, then one helper thread.
+"""Large request bodies as the pieces they came in. Owner: one core, then one helper thread.
 
 Joining megabytes takes as long as reading them: whoever decodes them beside the core joins them
 there, too.
