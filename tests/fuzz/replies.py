@@ -24,7 +24,7 @@ _GROWING: Final = (
 _TOGETHER: Final = re.compile(
     r"context length|single request|batch size|not both|cannot both|Only one of|Exactly one of|"
     r"stream to false|copies of this|generations, over|in_flight|grammars|is not supported by the "
-    r"synthetic|Messages cannot|input_embeds|parallel_sample_num"
+    r"synthetic|max_completion_tokens is too large|Messages cannot|input_embeds|parallel_sample_num"
 )
 
 
