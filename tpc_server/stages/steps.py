@@ -131,7 +131,10 @@ class StepLoop(UnaryRows):
 
     def on_batch(self, batch: Batch, rows: list[Any]) -> None:
         """All rows of one step; `rows` are the hot lists, None for streams of other cores."""
-        tokens = self._one_each(batch)
+        ids = batch.ids.tolist()
+        n = batch.n
+        one_each = batch.tok_lens.count(1) == n
+        tokens = self._plain_tokens(batch, ids, one_each)
         heads = self._heads
         sizes = self._sizes
         tails = self._tails
@@ -141,23 +144,28 @@ class StepLoop(UnaryRows):
         # Locals: a global costs a look-up in a dict, a builtin two.
         incremental, unary, delta, done_at, length = INCREMENTAL, UNARY, DELTA, DONE, len
         data: Any
-        sends = sent_bytes = stale = 0
-        for row, hot, token, finish, cached in zip(
-            range(batch.n), rows, tokens, batch.finish_reasons, batch.cached_tokens, strict=True
-        ):
+        unsent = sent_bytes = stale = 0
+        # Each item that is unpacked costs as much as six bytecodes: a row's number is asked for
+        # where it is needed, from how much is left.
+        last = n - 1
+        rest: Any = iter(batch.cached_tokens)
+        for hot, token, cached in zip(rows, tokens, rest, strict=True):
             if hot is None:
                 stale += 1
                 continue
             mode, cached_before, fragments, done, middle, send, kept, stream = hot
-            if finish is not None or token is None or not mode:
-                ids = self._ids_of(batch, row, token)
+            if token is None or not mode:
+                unsent += 1
+                row = last - rest.__length_hint__()
+                row_ids = [ids[row]] if one_each else batch.row_ids(row)
                 # Of the unary ones only the usual have pieces (see `unary.py`).
-                if not (mode == unary and fragments and finish is not None) or not self.end_unary(
-                    hot, batch, row, ids
+                if not (mode == unary and fragments) or not self.end_unary(
+                    hot, batch, row, row_ids
                 ):
-                    self.slow_row(stream, batch, row, ids)
+                    self.slow_row(stream, batch, row, row_ids)
                 continue
             if mode == unary:
+                unsent += 1
                 kept.append(token)
                 hot[done_at] = done + 1
                 continue
@@ -165,7 +173,8 @@ class StepLoop(UnaryRows):
             if not fragment:
                 fragment = self._make_fragment(stream, token)
             if not fragment or cached != cached_before:
-                self.slow_row(stream, batch, row, [token])
+                unsent += 1
+                self.slow_row(stream, batch, last - rest.__length_hint__(), [token])
                 continue
             if kept is not None:
                 kept.append(token)
@@ -195,9 +204,9 @@ class StepLoop(UnaryRows):
                 except (BlockingIOError, InterruptedError):
                     sent = 0
                 except OSError:
+                    unsent += 1
                     stream.writer.fail()
                     continue
-                sends += 1
                 sent_bytes += sent
                 if sent != size + length(head):
                     hot[MODE] = SLOW
@@ -208,9 +217,9 @@ class StepLoop(UnaryRows):
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError:
+                unsent += 1
                 stream.writer.fail()
                 continue
-            sends += 1
             sent_bytes += sent
             if sent != length(data):
                 hot[MODE] = SLOW
@@ -218,25 +227,26 @@ class StepLoop(UnaryRows):
         counters = self.counters
         counters.rows += batch.n - stale
         counters.rows_stale += stale
-        counters.sends += sends
+        counters.sends += n - stale - unsent
         counters.bytes_out += sent_bytes
 
-    def _one_each(self, batch: Batch) -> list[Any]:
-        """The token of each row that has just one, None for the others."""
-        ids: list[Any] = batch.ids.tolist()
+    def _plain_tokens(self, batch: Batch, ids: list[int], one_each: bool) -> list[Any]:
+        """The token of each row that goes on with just one, None for the others."""
         # An id outside the vocabulary would index the tables wrongly: the whole step is slow.
         if not ids or min(ids) < 0 or max(ids) >= self._limit:
             return [None] * batch.n
-        if batch.tok_lens.count(1) != batch.n:
+        tokens: list[Any] = ids
+        if not one_each:
             rest = iter(ids)
-            return [
+            tokens = [
                 next(rest) if count == 1 else next(islice(rest, count, count), None)
                 for count in batch.tok_lens
             ]
-        return ids
-
-    def _ids_of(self, batch: Batch, row: int, token: int | None) -> list[int]:
-        return [token] if token is not None else batch.row_ids(row)
+        finishes = batch.finish_reasons
+        if finishes.count(None) != batch.n:
+            pairs = zip(tokens, finishes, strict=True)
+            tokens = [token if finish is None else None for token, finish in pairs]
+        return tokens
 
     def _head(self, size: int) -> bytes:
         """Start of a chunk and of its frame, before `size` bytes: fragment to counter."""

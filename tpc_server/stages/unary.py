@@ -27,6 +27,8 @@ class UnaryRows(StreamRows):
         """The last row of a plain item; False, and nothing done, where it is no usual one."""
         stream: Stream = hot[STREAM]
         finish: Any = batch.finish_reasons[row]
+        if finish is None:
+            return False
         matched = finish.get("matched")
         if (
             type(matched) is str
