@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
 import msgpack
 import pytest
@@ -70,37 +71,46 @@ class Running:
         self.scheduler.wait_for(lambda s: all(v.at >= at + count for v in s.live.values()))
 
 
-@pytest.fixture(scope="module", params=[ONE, FOUR])
-def run(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """One of each placement, by its name."""
     folder = tiny_tokenizer.write(tmp_path_factory.mktemp("children"))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     (folder / "tokenizer_config.json").write_text(json.dumps({}))
-    server = Server(
-        ServerArgs(
-            model_path=str(folder), served_model_name="tiny", port=0, log_level="error",
-            skip_server_warmup=True, incremental_streaming_output=request.param == FOUR,
-            model_config=ModelConfig(context_len=256, vocab_size=tiny_tokenizer.VOCAB),
-        ),
-        options=Options(plan=placed(request.param.split())),
-    )  # fmt: skip
-    scheduler = FakeScheduler(server, manual=True)
-    made = Running(server, scheduler)
+    made = {}
+    for name in (ONE, FOUR):
+        server = Server(
+            ServerArgs(
+                model_path=str(folder), served_model_name="tiny", port=0, log_level="error",
+                skip_server_warmup=True, incremental_streaming_output=name == FOUR,
+                model_config=ModelConfig(context_len=256, vocab_size=tiny_tokenizer.VOCAB),
+            ),
+            options=Options(plan=placed(name.split())),
+        )  # fmt: skip
+        made[name] = Running(server, FakeScheduler(server, manual=True))
     yield made
-    made.nothing_left()
-    records = leaks.too_many_records(len(server.cores))
-    scheduler.stop()
-    server.shutdown()
+    for one in made.values():
+        one.nothing_left()
+    records = leaks.too_many_records(sum(len(one.server.cores) for one in made.values()))
+    for one in made.values():
+        one.scheduler.stop()
+        one.server.shutdown()
     assert records is None
+
+
+@pytest.fixture(params=[ONE, FOUR])
+def run(request, servers):
+    return servers[request.param]
 
 
 def body_of(shape, stream, text="a", **more):
     path, prompts, n = SHAPES[shape]
     if path == CHAT:
-        body = {"messages": [{"role": "user", "content": text}]}
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
     else:
         name = "text" if path == NATIVE else "prompt"
         body = {name: text if prompts is None else [f"{text}{k}" for k in range(prompts)]}
-    body |= {"stream": stream, **more}
+    body = {**body, "stream": stream, **more}
     if path == NATIVE:
         return {**body, "sampling_params": {"n": n, "max_new_tokens": TOKENS}}
     return {**body, "n": n, "max_tokens": TOKENS}
