@@ -17,6 +17,7 @@ import pytest
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 # A whole ordinary run takes minutes; this ends one that hangs where no per-test limit reaches.
+SGLANG_LIMIT_S = 1500
 SESSION_LIMIT_S = float(os.environ.get("TPC_TEST_LIMIT_S", "1500"))
 
 
@@ -63,6 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tpc")
     group.addoption("--full", action="store_true", help="also the tests marked soak or full")
     group.addoption("--offline", action="store_true", help="leave out the tests marked network")
+    group.addoption("--sglang", action="store_true", help="also the tests with the real SGLang")
     group.addoption(
         "--stress-seconds", type=float, default=None, metavar="N",
         help="length of the whole-server stress, all variants together (default: 60)",
@@ -73,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ALLOWED] = read_allowed_skips(ALLOWED_SKIPS)
     if SESSION_LIMIT_S > 0 and not config.getoption("--full"):
         longer = config.getoption("--stress-seconds") or 0
+        longer += SGLANG_LIMIT_S if config.getoption("--sglang") else 0
         timer = threading.Timer(SESSION_LIMIT_S + longer, end_hanging_run)
         timer.daemon = True
         timer.start()
@@ -95,6 +98,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out: set[str] = set()
     if not config.getoption("--full"):
         left_out |= {"soak", "full"}
+    if not config.getoption("--sglang"):
+        left_out.add("sglang")
     if config.getoption("--offline"):
         left_out.add("network")
     deselected = [i for i in items if any(m.name in left_out for m in i.iter_markers())]

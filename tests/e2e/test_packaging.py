@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.wheel_source import copy_source
+
 ROOT = Path(__file__).resolve().parents[2]
 # The build for which the newest packages no longer come (setup.py).
 OLD = sys.version_info[:2] == (3, 13) and bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -20,21 +22,7 @@ OLD = sys.version_info[:2] == (3, 13) and bool(sysconfig.get_config_var("Py_GIL_
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, from a copy of the committed and the new files: a build writes into its source."""
-    source = tmp_path_factory.mktemp("source")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    for name in listed.stdout.decode().split("\0"):
-        place = source / name
-        if name and (ROOT / name).exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / name).is_symlink():
-                place.symlink_to((ROOT / name).readlink())
-            else:
-                place.write_bytes((ROOT / name).read_bytes())
+    source = copy_source(tmp_path_factory.mktemp("source"))
     argv = [
         sys.executable,
         "-m",

@@ -297,6 +297,21 @@ def test_a_client_that_cannot_be_made_is_named_and_the_others_are_made(
     assert legs.prepare_clients() == []
 
 
+def test_sglang_is_made_unless_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[str] = []
+    monkeypatch.delenv("TPC_SGLANG_PYTHON", raising=False)
+    monkeypatch.setattr(legs, "sglang_interpreter", lambda: None)
+    monkeypatch.setattr(legs, "client_environment", lambda name, _: made.append(name))
+    assert legs.prepare_sglang() == ["environment sglang-cpu"] and not made
+    assert "python3.12" in capsys.readouterr().err
+    monkeypatch.setattr(legs, "sglang_interpreter", lambda: FREE)
+    assert legs.prepare_sglang() == [] and made == ["sglang-cpu"]
+    monkeypatch.setenv("TPC_SGLANG_PYTHON", "/x/python")
+    assert legs.prepare_sglang() == [] and made == ["sglang-cpu"]
+
+
 def test_pytest_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     root, note = fake_legs(monkeypatch, tmp_path, {"ruff": 1})
     assert legs.run_legs(root, FREE, dict(os.environ), ["--pytest-only", "-x"]) == 0

@@ -14,13 +14,13 @@ import pytest
 
 from tests.bootstrap_fakes import fake_python, script, wheel
 from tpc_server.bootstrap import locks, venv
-from tpc_server.bootstrap.clients import CLIENTS, client_interpreter
+from tpc_server.bootstrap.clients import CLIENTS, SGLANG, client_interpreter, sglang_interpreter
 from tpc_server.bootstrap.locks import builds, lock_file, pins
 from tpc_server.bootstrap.probe import Interpreter, probe
 from tpc_server.bootstrap.progress import BootstrapError, StepFailed
 
 ROOT = Path(__file__).resolve().parents[2]
-HASHED = ("cp313t", "cp314t", "gil", "test", "lint", "pip", *CLIENTS)
+HASHED = ("cp313t", "cp314t", "gil", "test", "lint", "pip", SGLANG, *CLIENTS)
 FREE = Interpreter("/opt/x/bin/python3.13", "CPython", (3, 13, 5), True, False, ())
 
 
@@ -41,7 +41,7 @@ def test_every_pin_has_its_hashes(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", [*CLIENTS, SGLANG])
 def test_a_clients_environment_builds_nothing(name: str) -> None:
     assert "--only-binary :all:" in lock_file(name).read_text().splitlines()
 
@@ -56,6 +56,7 @@ def test_the_clients_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         fake_python(tmp_path / name, free_threaded=False, version=version)
     found = client_interpreter()
     assert found is not None and found.version == (3, 12, 1)
+    assert sglang_interpreter() == found
     named = fake_python(tmp_path / "mine", free_threaded=False, version=[3, 14, 0])
     monkeypatch.setenv("TPC_GIL_PYTHON", str(named))
     found = client_interpreter()

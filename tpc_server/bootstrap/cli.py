@@ -27,6 +27,7 @@ tpc: a thread-per-core LLM serving frontend on free-threaded CPython
                         (`./tpc serve --help` lists them)
   ./tpc test [ARGS]     ruff, mypy and all tests; ARGS go to pytest
                           --full         also the tests that take very long
+                          --sglang       also those with the real SGLang (5 GB, made once)
                           --offline      without the tests that fetch data once
                           --pytest-only  without ruff and mypy
   ./tpc bench [ARGS]    measure frontends side by side (`./tpc bench --help`)

@@ -14,6 +14,8 @@ from .probe import Interpreter, probe
 from .venv import environment
 
 CLIENTS = ("openai-client", "transformers", "schemathesis", "json-parsers", "scheduler")
+# The real SGLang on CPU (tests/sglang): 5 GB, so made only when it is asked for.
+SGLANG = "sglang-cpu"
 # Those that every package here has wheels for, the most usual first.
 COMMANDS = ("python3.12", "python3.13", "python3.11", "python3.14", "python3")
 
@@ -34,3 +36,9 @@ def client_environment(name: str, interpreter: Interpreter) -> Path:
     Raises BootstrapError.
     """
     return environment(interpreter, name)
+
+
+def sglang_interpreter() -> Interpreter | None:
+    """A Python that the pinned SGLang runs on; None when none is here."""
+    found = ordinary(("python3.12", "python3.11"))
+    return found if found is not None and found.version[:2] in ((3, 11), (3, 12)) else None

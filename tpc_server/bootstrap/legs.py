@@ -12,13 +12,20 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .clients import CLIENTS, client_environment, client_interpreter
+from .clients import (
+    CLIENTS,
+    SGLANG,
+    client_environment,
+    client_interpreter,
+    sglang_interpreter,
+)
 from .interpreter import ordinary
 from .probe import Interpreter
 from .progress import BootstrapError, say
 from .venv import add, environment
 
 PYTEST_ONLY = "--pytest-only"
+SGLANG_TOO = "--sglang"
 
 
 def run_legs(
@@ -39,6 +46,8 @@ def run_legs(
                 failed.append(name)
     if _runs_all(pytest_args):
         failed += prepare_clients()
+    if SGLANG_TOO in pytest_args:
+        failed += prepare_sglang()
     say(f"leg pytest on {interpreter}")
     pytest = [str(python), "-m", "pytest", *pytest_args]
     status = _call(pytest, root, {**env, "TPC_FAILED_LEGS": ", ".join(failed)})
@@ -63,6 +72,21 @@ def prepare_clients() -> list[str]:
             say(str(error))
             failed.append(f"environment {name}")
     return failed
+
+
+def prepare_sglang() -> list[str]:
+    """The same for the real SGLang, unless one that was set up apart is named."""
+    if os.environ.get("TPC_SGLANG_PYTHON"):
+        return []
+    try:
+        interpreter = sglang_interpreter()
+        if interpreter is None:
+            raise BootstrapError("SGLang wants python3.11 or python3.12 with a GIL: none found")
+        client_environment(SGLANG, interpreter)
+    except BootstrapError as error:
+        say(str(error))
+        return [f"environment {SGLANG}"]
+    return []
 
 
 def checks(tools: Path, python: Path) -> dict[str, list[str]]:

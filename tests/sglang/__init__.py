@@ -1,0 +1,1 @@
+"""The real SGLang on CPU, served by us (`./tpc test --sglang`). Owner: tests."""

@@ -1,0 +1,130 @@
+"""Keys on every route, what is refused, the scheduler's end, the environment. Owner: pytest."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+import psutil
+import pytest
+
+from tests.http_client import Client
+from tests.sglang.serving import Ended, environ
+from tests.sglang.test_life import LONG, until
+from tests.wheel_source import copy_source
+from tpc_server.integrations.sglang import facts
+from tpc_server.routes.table import ADMIN, ADMIN_OPTIONAL, KEY, OPEN, ROUTES
+
+pytestmark = [pytest.mark.sglang, pytest.mark.network, pytest.mark.timeout(400)]
+
+KEY_TEXT, ADMIN_TEXT = "opens-the-api", "opens-it-all"
+
+
+@pytest.fixture(scope="module")
+def locked(serve):
+    """An SGLang with keys, warmed up without them."""
+    return serve("tpc", "--api-key", KEY_TEXT, "--admin-api-key", ADMIN_TEXT).wait()
+
+
+def status(sglang, method, path, key=None):
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    with Client(sglang.address) as client:
+        return client.call(method, path, None, **headers).status
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_keys_are_asked_on_every_route(locked, route):
+    path = route.path.replace("{model}", "tiny-model")
+    for method in route.methods:
+        without, wrong = status(locked, method, path), status(locked, method, path, "other")
+        if route.access == OPEN:
+            assert 401 not in (without, wrong)
+            continue
+        assert (without, wrong) == (401, 401)
+        right = ADMIN_TEXT if route.access in (ADMIN, ADMIN_OPTIONAL) else KEY_TEXT
+        assert route.access in (KEY, ADMIN, ADMIN_OPTIONAL)
+        if not path.startswith(("/flush", "/abort")):
+            assert status(locked, method, path, right) not in (401, 403)
+
+
+def test_unknown_paths_want_a_key_and_no_key_is_shown(locked):
+    assert status(locked, "GET", "/nothing") == 401
+    for process in locked.frontends():
+        assert KEY_TEXT not in " ".join(process.cmdline())
+    with Client(locked.address) as client:
+        shown = client.call("GET", "/server_info", None, Authorization=f"Bearer {KEY_TEXT}")
+    assert KEY_TEXT.encode() not in shown.body and ADMIN_TEXT.encode() not in shown.body
+
+
+def test_zz_the_scheduler_is_killed_in_mid_stream(locked):
+    """The last of this instance."""
+    (scheduler,), (frontend,) = locked.schedulers(), locked.frontends()
+    body = {"text": "Hello world", "stream": True, "sampling_params": LONG}
+    with Client(locked.address, timeout=30) as client:
+        client.request("POST", "/generate", body, {"Authorization": f"Bearer {KEY_TEXT}"})
+        assert client.head()[0] == 200
+        client.chunk()
+        scheduler.send_signal(signal.SIGKILL)
+        text = b"".join(iter(client.chunk, b"")).decode()
+    events = [part for part in text.split("\n\n") if part]
+    assert events[-1] == "data: [DONE]"
+    assert "error" in json.loads(events[-2].removeprefix("data: "))
+    until(lambda: not psutil.pid_exists(frontend.pid))
+    locked.process.wait(60)
+
+
+def test_what_is_recorded_of_sglang_is_true(prepared):
+    done = subprocess.run(
+        [prepared.python, "-m", "tpc_server.integrations.sglang.facts"],
+        env=environ(prepared, ""), capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert facts.differences(json.loads(done.stdout), facts.recorded()) == []
+    assert done.stdout == facts.RECORDED.read_text(encoding="utf-8")
+
+
+def test_a_refused_flag_ends_the_start_with_one_line(serve, tmp_path):
+    for name in ("cert", "key"):
+        (tmp_path / name).touch()  # SGLang wants them to be there
+    files = ("--ssl-certfile", str(tmp_path / "cert"), "--ssl-keyfile", str(tmp_path / "key"))
+    one = serve("tpc", *files)
+    with pytest.raises(Ended) as found:
+        one.wait()
+    text = str(found.value)
+    assert text.startswith("status 1\n") and "Traceback" not in text
+    assert text.splitlines()[-1].startswith("tpc-server: error: --ssl-")
+
+
+def test_without_a_prepared_interpreter(serve, tmp_path):
+    one = serve("tpc", XDG_CACHE_HOME=str(tmp_path), TPC_PYTHON="", PATH="/usr/bin:/bin")
+    with pytest.raises(Ended) as found:
+        one.wait()
+    assert "run `tpc-server setup`" in str(found.value) and "Traceback" not in str(found.value)
+
+
+def test_a_port_that_is_taken(serve):
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        one = serve("tpc", "--port", str(other.getsockname()[1]))
+        with pytest.raises(Ended) as found:
+            one.wait()
+    assert "tpc-server: error:" in str(found.value) or "in use" in str(found.value)
+
+
+def test_installing_the_wheel_moves_no_package(prepared, tmp_path):
+    """What pip would do with our wheel in SGLang's environment."""
+    source = copy_source(tmp_path / "source")
+    argv = [prepared.python, "-I", "-m", "pip", "install", "--dry-run", "--quiet", "--report", "-"]
+    done = subprocess.run(
+        [*argv, str(source)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    named = {item["metadata"]["name"] for item in json.loads(done.stdout)["install"]}
+    listed = [prepared.python, "-I", "-m", "pip", "list", "--format", "json"]
+    there = subprocess.run(listed, capture_output=True, text=True, timeout=100, check=True)
+    present = {row["name"].lower() for row in json.loads(there.stdout)} - {"tpc-server"}
+    assert "tpc-server" in named and not {name.lower() for name in named} & present
