@@ -9,6 +9,7 @@ from typing import Any
 from . import frame, mesh
 from .affinity.plan import route
 from .counters import CONNECTIONS, Counters
+from .live import Count
 from .mesh import Ends, Mesh
 from .metrics.http import HttpMeter, make_layout
 from .metrics.recorder import Recorder
@@ -74,6 +75,7 @@ class StageSet:
             self.detok.health_hook = self._probed
             self.detok.recorder = recorder
             self.detok.http_meter = http_meter
+            self.detok.ended = Count(ends.words, link.ended_at(index))
             self._inboxes["detok"] = self.detok.inbox
         if "tokenize" in mine:
             self.tokenize = TokenizeStage(index, setup, counters, outbox, to_scheduler, aborts)

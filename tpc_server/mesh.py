@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .affinity.plan import CorePlan
+from .affinity.plan import CorePlan, route
 from .counters import WORDS
 from .mailbox import (
     DOORBELL_BYTES,
@@ -26,7 +26,7 @@ from .mailbox import (
 )
 from .metrics.area import MetricsArea
 from .ring import Consumer, Producer, ring_bytes
-from .shm import Region, RegionMapping
+from .shm import LINE_BYTES, Region, RegionMapping
 
 SCHEDULER: Final = -1
 ALIEN: Final = -2
@@ -84,6 +84,9 @@ class Mesh:
         at += -at % _PAGE
         self._counters = at
         at += self.n * WORDS * 8
+        at += -at % LINE_BYTES
+        self._live = at  # what each core has opened and what has ended there, a line each
+        at += self.n * 2 * LINE_BYTES
         self._rings: dict[Lane, tuple[int, int, int]] = {}
         for lane, (capacity, cap_records) in caps.items():
             at += -at % _PAGE
@@ -101,6 +104,23 @@ class Mesh:
     def lanes(self) -> list[Lane]:
         """All rings."""
         return list(self._rings)
+
+    def opened_at(self, core: int) -> int:
+        """Index of the word that counts what an ingress core has opened at its detok core."""
+        return (self._live + core * 2 * LINE_BYTES) >> 3
+
+    def ended_at(self, core: int) -> int:
+        """Index of the word that counts what has ended on a detok core."""
+        return self.opened_at(core) + (LINE_BYTES >> 3)
+
+    def watched(self) -> list[tuple[list[int], int]]:
+        """By detok core: the words that count what is opened there, and the one of what ended."""
+        plan = self.plan
+        ingress = plan.stage_cores("ingress")
+        return [
+            ([self.opened_at(i) for i in ingress if route(plan, "detok", i) == c], self.ended_at(c))
+            for c in plan.stage_cores("detok")
+        ]
 
     def ring(self, lane: Lane) -> tuple[int, int, int]:
         """(offset, capacity in bytes, capacity in records) of a lane's ring."""

@@ -72,7 +72,8 @@ def test_a_frame_larger_than_the_ring_passes_whole(model_folder, cores):
         assert client.answer().events()[-2]["text"] == "axb"
         assert other.answer().json()["text"] == "ok"
         assert pushes.finish() == [True] * 3
-        until(run, lambda: run.total("frames") == 3 * len(run.server.counters()))
+        # A core without a request is left out.
+        until(run, lambda: {c["frames"] for c in run.server.counters() if c["requests"]} == {3})
         assert run.total("malformed") == 0
 
 

@@ -114,8 +114,8 @@ def test_the_whole_frame_is_rejected_and_nothing_else(shared, kind):
     assert (last["text"], last["meta_info"]["finish_reason"]) == ("abcdef", DONE)
     assert next_event(good) == "[DONE]" and good.chunk() == b""
     until(run, lambda: not run.total("live_requests") and not run.total("inflight"))
-    # Every core reads every frame whole.
-    assert run.total("malformed") == before + 2
+    # Every core that has live requests reads every frame whole.
+    assert run.total("malformed") - before in (1, 2)
     assert run.server.recv_requests() == []
 
 
@@ -154,7 +154,7 @@ def test_nothing_readable_fails_nobody(run):
         assert run.server.push_batch(header, [b"12345678"]) is True
     run.push((rid, "ok", DONE))
     assert client.answer().json()["text"] == "ok"
-    until(run, lambda: run.total("malformed") == 10)
+    until(run, lambda: run.total("malformed") == 5)
 
 
 def test_rids_before_the_damage_are_still_read(run):
@@ -220,7 +220,7 @@ def test_a_frame_of_nobody_is_no_frame(run):
     assert run.push(("ghost", "boo", DONE))
     run.push((rid, "ok", DONE))
     assert client.answer().json()["text"] == "ok"
-    until(run, lambda: run.total("frames") == 6)
+    until(run, lambda: run.total("frames") == 3)  # the other core has nobody
     assert run.total("malformed") == 0
 
 

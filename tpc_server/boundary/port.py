@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..mailbox import Receiver, SpaceWaiter, broadcast, complete, offer
+from ..live import Watch
+from ..mailbox import Receiver, Sender, SpaceWaiter, broadcast, complete, offer
 from ..mesh import ABORTS, PUSHES_BLOCKED, PUSHES_BLOCKED_NS, SCHEDULER, SPACE, STOPPED, Ends
 from ..ring import Record
 from . import wire
@@ -46,6 +47,7 @@ class SchedulerPort:
         self._held: list[list[Record]] = [[] for _ in self._requests]
         self._first = 0  # whose turn it is: where there is more than asked for, nobody starves
         self._frames = [ends.sender(SCHEDULER, c) for c in plan.stage_cores("detok")]
+        self._watches = [Watch(ends.words, opened, ended) for opened, ended in mesh.watched()]
         self._sleeper = ends.sleeper(SCHEDULER)
         self._space = _TimedWaiter(ends)
         self._all: Sequence[Receiver] = (*self._requests, *self._aborts)
@@ -118,13 +120,14 @@ class SchedulerPort:
     # -- pushing ---------------------------------------------------------------------
 
     def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:
-        """One record to every detok core; waits for space, False only on shutdown."""
+        """One record to every detok core where a request lives; waits for space, False only on
+        shutdown."""
         if self._stopped():
             return False
         with self._push_lock:
             if self._stopped():
                 return False
-            return broadcast(self._frames, kind, key, parts, self._stopped, self._space)
+            return broadcast(self._wanted(), kind, key, parts, self._stopped, self._space)
 
     def offer(self, kind: int, key: bytes, parts: Sequence[Any]) -> Callable[[], bool] | None:
         """As `push`, without waiting: None, or what waits for the cores that had no room.
@@ -135,7 +138,7 @@ class SchedulerPort:
             return None
         self._push_lock.acquire()
         try:
-            left = offer(self._frames, (), kind, key, parts)
+            left = offer(self._wanted(), (), kind, key, parts)
         except BaseException:
             self._push_lock.release()
             raise
@@ -150,6 +153,14 @@ class SchedulerPort:
                 self._push_lock.release()
 
         return finish
+
+    def _wanted(self) -> Sequence[Sender]:
+        """The rings of the detok cores where a request lives; under the push lock."""
+        frames = self._frames
+        if len(frames) == 1:
+            return frames
+        watches = self._watches
+        return [frames[k] for k in range(len(frames)) if watches[k].any_live()]
 
     def doorbells(self) -> tuple[int, int]:
         """(written, saved): wake-ups of cores by pushes."""

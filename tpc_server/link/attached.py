@@ -23,6 +23,7 @@ def describe(mesh: Mesh) -> tuple[dict[str, Any], list[int]]:
         "rings": rings,
         "bells": mesh.doorbell_at(0),
         "counters": mesh.counters_at(0),
+        "watched": mesh.watched(),
         "size": mesh.size,
     }
     return about, [mesh.region.fd, *[event.fileno() for event in mesh.events]]
@@ -48,6 +49,7 @@ class AttachedMesh:
         self.plan = _Stages(about)
         self._bells = int(about["bells"])
         self._counters = int(about["counters"])
+        self._watched = [([int(w) for w in opened], int(end)) for opened, end in about["watched"]]
         self._rings: dict[Lane, tuple[int, int, int]] = {
             (row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in about["rings"]
         }
@@ -64,6 +66,10 @@ class AttachedMesh:
         from ..counters import WORDS
 
         return self._counters + core * WORDS
+
+    def watched(self) -> list[tuple[list[int], int]]:
+        """By detok core: the words that count what is opened there, and the one of what ended."""
+        return self._watched
 
     def ring(self, lane: Lane) -> tuple[int, int, int]:
         """(offset, capacity in bytes, capacity in records) of a lane's ring."""
