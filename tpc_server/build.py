@@ -9,7 +9,7 @@ from typing import Any
 from . import frame, mesh
 from .affinity.plan import route
 from .counters import CONNECTIONS, Counters
-from .live import Count
+from .live import Count, OpeningPort
 from .mesh import Ends, Mesh
 from .metrics.http import HttpMeter, make_layout
 from .metrics.recorder import Recorder
@@ -75,7 +75,8 @@ class StageSet:
             self.detok.health_hook = self._probed
             self.detok.recorder = recorder
             self.detok.http_meter = http_meter
-            self.detok.ended = Count(ends.words, link.ended_at(index))
+            if len(plan.stage_cores("detok")) > 1:
+                self.detok.ended = Count(ends.words, link.ended_at(index))
             self._inboxes["detok"] = self.detok.inbox
         if "tokenize" in mine:
             self.tokenize = TokenizeStage(index, setup, counters, outbox, to_scheduler, aborts)
@@ -118,6 +119,9 @@ class StageSet:
         stage.egress_stage = self.egress if egress_core == index else None
         stage.egress_port = self._port("egress", egress_core)
         stage.detok_port = self._port("detok", route(plan, "detok", index), self.detok)
+        if len(plan.stage_cores("detok")) > 1:
+            opened = Count(ends.words, link.opened_at(index))
+            stage.detok_port = OpeningPort(stage.detok_port, opened)
         ingress_cores = plan.stage_cores("ingress")
         at = {c: link.counters_at(c) + CONNECTIONS for c in ingress_cores}
         stage.acceptor.loads = Loads(ends.words, at, index)

@@ -1,9 +1,11 @@
 """Which detok cores have live requests: a core without any is not woken by the scheduler's steps.
 Owner: each object the thread that built it.
 
-Every ingress core counts what it has opened at its detok core, that core counts what has ended, and
-the scheduler compares. A request is counted as opened before anybody can send it to the scheduler,
-and as ended once no row of it is wanted: so a frame for it can only be pushed while the two differ.
+Every ingress core counts the groups that it opens at its detok core, that core counts those that
+are over, and the scheduler compares. A group is counted as opened before its requests are sent
+anywhere, and as over once no row of them is wanted: a frame for them can only be pushed while the
+two differ. With a single detok core nobody counts and nobody asks.
+
 All of them are words of shared memory with one writer each; x86-64 keeps stores in order and loads
 in order, which is all that is needed (ADR 3; tests/interleave/test_live.py runs this very code).
 """
@@ -11,8 +13,13 @@ in order, which is all that is needed (ADR 3; tests/interleave/test_live.py runs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from tpc_server import frame
 from tpc_server.shm import Words
+
+if TYPE_CHECKING:
+    from tpc_server.stages.base import Port
 
 
 class Count:
@@ -27,6 +34,28 @@ class Count:
     def add(self, count: int) -> None:
         """So many more."""
         self._words[self._at] += count
+
+
+class OpeningPort:
+    """An ingress core's port to its detok stage: the one way by which groups are opened there."""
+
+    __slots__ = ("_count", "_port", "_send")
+
+    def __init__(self, port: Port, count: Count) -> None:
+        self._port = port
+        self._send = port.send
+        self._count = count
+
+    def send(self, message: frame.Message) -> None:
+        """Counts an opening before it is sent."""
+        if message[0] == frame.D_OPEN:
+            self._count.add(1)
+        self._send(message)
+
+    @property
+    def backlog(self) -> int:
+        """The port's."""
+        return self._port.backlog
 
 
 class Watch:

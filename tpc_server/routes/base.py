@@ -10,7 +10,6 @@ from .. import frame
 from ..boundary import codec, messages
 from ..contract.generate import GenerateDecoder
 from ..http1 import HttpRequest
-from ..live import Count
 from ..render import http, native
 from ..stages import stream as records
 
@@ -56,7 +55,6 @@ class Handlers:
         detok_ports: list[Port],
     ) -> None:  # fmt: skip
         """Ports, once all stages of the core exist."""
-        self._opened = Count(self._words, self._link.opened_at(self.core))
         self._stage = stage
         self._tok_port = tok_port
         self._tok_core = tok_core
@@ -124,7 +122,6 @@ class Handlers:
         stage = self._stage
         if stage.extra:
             extra += stage.extra
-        self._opened.add(len(items))  # before anybody can send them to the scheduler
         stage.detok_port.send(
             (
                 frame.D_OPEN, key, api, is_stream, is_batch, chunked, close, head_only, extra,

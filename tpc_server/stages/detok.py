@@ -37,6 +37,7 @@ class DetokStage(StepLoop):
         self.inbox: deque[frame.Message] = deque()
         self.records: deque[tuple[int, bytes, bytes]] = deque()  # from the scheduler's ring
         self.groups: dict[int, Group] = {}
+        self.ended: Any = None  # counts groups that are over, where the scheduler asks for it
         self.dying = False
         self.held_up: set[RemoteWriter] = set()  # writers whose core lags behind
         self.probes: list[Group] = []  # health probes and control requests with a deadline
@@ -437,6 +438,9 @@ class DetokStage(StepLoop):
         group.streams = []
         if group.writer.waiting:
             group.writer.waiting.clear()
-        self.groups.pop(group.key, None)
+        if self.groups.get(group.key) is group:
+            del self.groups[group.key]
+            if self.ended is not None:
+                self.ended.add(1)  # no row of it is wanted any more
         if self.probes and group in self.probes:
             self.probes.remove(group)

@@ -58,7 +58,6 @@ class StreamRows:
         self.native = NativeShape(
             native.json_string(setup.weight_version), setup.incremental, not setup.skip_tokenizer
         )
-        self.ended: Any = None  # counts streams that are over, for the scheduler's pushes
         self.recorder: Any = None  # of metrics, where they are wanted
         self.http_meter: Any = None
         self._decoder: Any = None  # the tokenizer's own decode, made when it is first needed
@@ -98,8 +97,7 @@ class StreamRows:
         """Its rid is free: later rows of it are stale."""
         self.rows_of = None
         stream.hot[MODE] = SLOW  # a row of it may still follow in the step that is being handled
-        if self.streams.pop(stream.wire_rid, None) is not None and self.ended is not None:
-            self.ended.add(1)  # no row of it is wanted any more
+        self.streams.pop(stream.wire_rid, None)
         self.hot.pop(stream.wire_rid, None)
         if stream.meter is not None:
             self.recorder.forget(stream.wire_rid)
