@@ -19,6 +19,7 @@ disturbs least; `--calls` lists the C functions called, system calls among them.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import socket
 import sys
@@ -124,6 +125,7 @@ class Bench:
 
         vars(core_module)["Reactor"] = TakingTurns
         self.server.command(core_module.CMD_ACCEPT)
+        gc.disable()  # as while serving (ADR 4)
         try:
             self.core.run()
         except Stopped:
