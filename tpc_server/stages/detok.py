@@ -10,11 +10,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .. import frame, request
+from ..frame import D_ENCODED, D_OPEN, END_CLOSE, END_KEEP  # a global costs half of a module's
 from ..fsm import ILLEGAL, IllegalTransition
 from ..render import http, native
 from ..render.chat import ChatShape
 from ..render.completion import CompletionShape
 from ..render.openai import Spec
+from ..request import N_EVENTS
 from . import stream as records
 from .base import Port
 from .egress import RemoteWriter
@@ -148,7 +150,7 @@ class DetokStage(StepLoop):
 
     def step(self, state: int, event: int) -> int:
         """Next state of a request; IllegalTransition names both."""
-        after = self._edges[state * request.N_EVENTS + event]
+        after = self._edges[state * N_EVENTS + event]
         if after == ILLEGAL:
             raise IllegalTransition(request.MACHINE, state, event)
         return after
@@ -158,9 +160,9 @@ class DetokStage(StepLoop):
     def on_message(self, message: frame.Message) -> None:
         """One message; of a stage of this core perhaps at once (see `base.DirectPort`)."""
         kind = message[0]
-        if kind == frame.D_OPEN:
+        if kind == D_OPEN:
             self._open(message)
-        elif kind == frame.D_ENCODED:
+        elif kind == D_ENCODED:
             self._encoded(*message[1:])
         elif kind == frame.D_FAIL:
             stream = self.streams.get(message[1])
@@ -426,7 +428,7 @@ class DetokStage(StepLoop):
             self.http_meter.answering(group.route, status)
         group.writer.answer(
             http.answer(status, body, content_type, group.close, group.head_only, group.extra),
-            frame.END_CLOSE if group.close else frame.END_KEEP,
+            END_CLOSE if group.close else END_KEEP,
         )
         self._close(group)
 

@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame, reactor
+from ..frame import END_CLOSE, END_NONE  # a global costs half of a module's
 from .base import Port
 
 if TYPE_CHECKING:
@@ -357,8 +358,8 @@ class EgressStage:
 
     def answered(self, writer: ConnWriter) -> None:
         """The whole answer is with the kernel."""
-        close = writer.end == frame.END_CLOSE
-        writer.end = frame.END_NONE
+        close = writer.end == END_CLOSE
+        writer.end = END_NONE
         if not close and writer.ingress is not None and writer.ingress.answered(writer.key):
             return
         self._ingress[writer.key >> 40].send((frame.I_ANSWERED, writer.key, close))

@@ -12,8 +12,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import connection, frame, reactor
+from ..connection import ANSWERED, N_EVENTS, OPEN_IDLE  # a global costs half of a module's
 from ..fsm import ILLEGAL, IllegalTransition
 from ..http1 import HttpError, HttpRequest, KnownHeads, RequestParser, refused
+from ..reactor import BROKEN, IN
 from ..render import http, native
 from .accept import Acceptor
 from .connections import Connection
@@ -164,7 +166,7 @@ class IngressStage:
 
     def readable(self, conn: Connection, mask: int) -> None:
         """Input, end of input, or a reset."""
-        if mask & reactor.BROKEN and not mask & reactor.IN:
+        if mask & BROKEN and not mask & IN:
             self._reset(conn)
             return
         try:
@@ -177,7 +179,7 @@ class IngressStage:
         if not data:
             self._peer_eof(conn)
             return
-        if conn.state == connection.OPEN_IDLE:
+        if conn.state == OPEN_IDLE:
             request = self._heads.find(data)
             if request is not None:
                 conn.state = self._whole
@@ -317,7 +319,7 @@ class IngressStage:
         if self.http_meter is not None:
             self.http_meter.ended(conn.route)
             conn.route = -1
-        self._step(conn, connection.ANSWERED)
+        self._step(conn, ANSWERED)
         conn.deadline_ns = self._now_ns + self.setup.idle_timeout_ns
         return True
 
@@ -475,7 +477,7 @@ class IngressStage:
             self._reactor.modify(conn.fd, mask)
 
     def _step(self, conn: Connection, event: int) -> None:
-        after = self._edges[conn.state * connection.N_EVENTS + event]
+        after = self._edges[conn.state * N_EVENTS + event]
         if after == ILLEGAL:
             raise IllegalTransition(connection.MACHINE, conn.state, event)
         conn.state = after

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
 from ..boundary import codec, messages, wire
+from ..boundary.wire import INT64, PADS, REQUEST, USUAL_BYTES
 from ..contract.errors import BadRequest
 from ..contract.limits import check_lengths
+from ..frame import D_ENCODED, T_JOB  # a global costs half of a module's
 from ..text.chat_prompt import is_long
 from ..text.encode import LONG_TEXT_CHARS, EncodeHelper
 from ..text.stops import count_stop_tokens
@@ -115,7 +117,7 @@ class TokenizeStage(TextCalls):
 
     def _on_message(self, message: frame.Message) -> None:
         kind = message[0]
-        if kind == frame.T_JOB:
+        if kind == T_JOB:
             _, core, jobs = message
             if len(jobs) == 1 and self._room > 0 and not self._jobs:
                 self._start(core, jobs[0], None)
@@ -227,12 +229,12 @@ class TokenizeStage(TextCalls):
         prompt_ids = ids_of(data) if want_ids else None
         last = ids_of(data[-8 * CONTEXT_IDS :]) if self._needs_context else []
         # Before the request itself: its first frame must not overtake this.
-        self._detok[core].send((frame.D_ENCODED, rid, count, prompt_ids, last, self._core))
+        self._detok[core].send((D_ENCODED, rid, count, prompt_ids, last, self._core))
         parts: Sequence[Any]
         if logprob_ids is None:
             size = len(header)
-            head = self._head(size, 1, 9, wire.INT64, len(data), b"input_ids")
-            parts = (head, header, wire.PADS[-(size + wire.USUAL_BYTES) & 7], data)
+            head = self._head(size, 1, 9, INT64, len(data), b"input_ids")
+            parts = (head, header, PADS[-(size + USUAL_BYTES) & 7], data)
             if size + len(data) < _SMALL:
                 parts = (b"".join(parts),)
         else:
@@ -299,7 +301,7 @@ class TokenizeStage(TextCalls):
         return done
 
     def _post(self, rid: str, parts: Sequence[Any]) -> bool:
-        return self._to_scheduler.post(wire.REQUEST, rid.encode(), parts)
+        return self._to_scheduler.post(REQUEST, rid.encode(), parts)
 
     def _fail(self, core: int, rid: str, status: int, message: str) -> None:
         self._waiting.pop(rid, None)
