@@ -163,7 +163,7 @@ class DetokStage(StepLoop):
         if kind == D_OPEN:
             self._open(message)
         elif kind == D_ENCODED:
-            self._encoded(*message[1:])
+            self._encoded(message)
         elif kind == frame.D_FAIL:
             stream = self.streams.get(message[1])
             if stream is not None:
@@ -248,10 +248,8 @@ class DetokStage(StepLoop):
         if self.refusal:
             self.fail_group(group, 503, self.refusal, None)
 
-    def _encoded(
-        self, wire_rid: str, n_prompt: int, prompt_ids: list[int] | None, last_ids: list[int],
-        tok_core: int,
-    ) -> None:  # fmt: skip
+    def _encoded(self, message: frame.Message) -> None:
+        _, wire_rid, n_prompt, prompt_ids, last_ids, tok_core = message
         stream = self.streams.get(wire_rid)
         if stream is None:
             # It ended before; its abort may have been sent before its job was there to be found.
