@@ -188,6 +188,13 @@ CHOICES: tuple[Choice, ...] = (
         proof=_CHOICES + "test_refused_as_rust_does",
     ),
     Choice(
+        "large-stops",
+        "stop strings of over 4096 bytes together; stop patterns that may backtrack for long",
+        "-", "accepted", "400",
+        "neither: the scheduler looks for them at every step of all requests",
+        proof=_CHOICES + "test_refused_though_others_take_it",
+    ),
+    Choice(
         "same-rid", "one rid twice at the same time", "both served", "the second is 400",
         "both served", "as Rust: one client cannot block another's rid; an abort ends both",
         proof=_CHOICES + "test_one_rid_twice",

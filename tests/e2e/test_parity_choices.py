@@ -110,6 +110,22 @@ def test_refused_as_rust_does(run, body, words):
     answer = call(run.address, "POST", "/generate", body)
     assert answer.status == 400
     assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        ({"stop": ["x" * 2000] * 3}, "at `sampling_params.stop`"),
+        ({"stop_regex": ".*a.*b"}, "too many choices"),
+        ({"stop_regex": ["foo.*bar"] * 5}, "choices together"),
+        ({"stop_token_ids": list(range(259))}, "over the vocabulary of 258"),
+    ],
+)
+def test_refused_though_others_take_it(run, sampling, words):
+    body = {"text": "a", "sampling_params": sampling}
+    answer = call(run.address, "POST", "/generate", body)
+    assert answer.status == 400
+    assert words in answer.json()["error"]["message"]
     assert run.server.recv_requests() == []
 
 
