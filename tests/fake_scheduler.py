@@ -14,6 +14,11 @@ from typing import Any
 import msgpack
 
 LENGTH = "length"
+# Control messages whose answers a server waits long for.
+SLOW = (
+    "CheckWeightsReqInput", "ClearHiCacheReqInput", "AttachHiCacheStorageReqInput",
+    "DetachHiCacheStorageReqInput",
+)  # fmt: skip
 
 
 class Live:
@@ -57,7 +62,9 @@ class FakeScheduler:
         self._stop = False
         self.pushes = 0
         self.silent = False  # receives, never answers
-        self.control: dict[str, Any] = {"GetInternalStateReq": {"internal_state": {}}}
+        self.control: dict[str, Any] = {
+            "GetInternalStateReq": {"internal_state": {}}, **dict.fromkeys(SLOW, {"success": True}),
+        }  # fmt: skip
         self._thread = threading.Thread(target=self._run, name="fake-scheduler", daemon=True)
         self._thread.start()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from .access import digest
 from .boundary import codec
@@ -20,11 +20,22 @@ from .info import ServerInfo, allowed_state, core_counters
 from .loads import LoadFacts, render
 from .metrics.http import HttpMeter
 from .metrics.layout import Layout
-from .render import http, native
+from .render import control, http, native
 from .text.chat_source import ChatSource
 from .text.load import LoadedTokenizer
 
 _NS = 1_000_000_000
+_STORAGE: Final = {
+    "attach_hicache": (
+        "HiCache storage backend attached.", "Failed to attach HiCache storage backend.",
+    ),
+    "detach_hicache": (
+        "HiCache storage backend detached.", "Failed to detach HiCache storage backend.",
+    ),
+    "clear_hicache": (
+        "HiCache storage backend cleared.", "Failed to clear HiCache storage backend.",
+    ),
+}  # fmt: skip
 
 
 class CoreSetup:
@@ -61,6 +72,7 @@ class CoreSetup:
             self.limits.token_chars = tokenizer.token_chars
         self.openai = openai_facts(args, options, info, chat_template)
         self.loads = LoadFacts(args)
+        self.hicache = {name: getattr(args, name) for name in control.HICACHE_FIELDS}
         self.metrics = args.metrics
         self.http_meter: HttpMeter | None = None  # of one core
         self.layout: Layout | None = None  # of metrics; each core makes its own
@@ -113,14 +125,15 @@ class CoreSetup:
             if self.http_meter is not None:
                 self.http_meter.loads(time.monotonic_ns() - int(began))
             return answer
+        reply = codec.unpack(payload) if payload is not None else None
         if name == "flush_cache":
-            if payload is None:
-                return 503, b"The scheduler did not answer in time.\n", http.TEXT
-            reply = codec.unpack(payload)
-            if reply.get("success"):
-                return 200, b"Cache flushed.\n", http.TEXT
-            text = str(reply.get("message") or "Flush cache failed.\n")
-            return 400, text.encode("utf-8", "replace"), http.TEXT
+            return control.flushed(reply)
+        if name == "weights":
+            return control.weights(reply)
+        if name == "hicache":
+            return control.storage_state(self.hicache, reply)
+        if name in _STORAGE:
+            return control.storage(*_STORAGE[name], reply)
         return 500, native.error_body(f"unknown control request {name}", 500), http.JSON
 
 

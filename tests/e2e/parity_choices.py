@@ -380,5 +380,6 @@ MESSAGES_WITHOUT_PAIR: dict[str, str] = {
     "TokenizedGenerateReqInput of the warm-up": "the server's own request: nobody gets an answer",
     "GetInternalStateReq": "the scheduler's answer was not recorded",
     "FlushCacheReqInput (2)": "the client's answers were not recorded; ours are 200",
-    "CheckWeightsReqInput": "route of later work; the control answer is pushed to a rid nobody has",
+    "CheckWeightsReqInput": "the client's answer was not recorded; ours is checked by the"
+    " scheduler's, which was",
 }

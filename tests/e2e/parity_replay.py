@@ -120,16 +120,11 @@ def exchanges() -> list[Exchange]:
     made.append(Exchange("/health", "GET", "/health"))
     made.append(Exchange("/server_info", "GET", "/server_info"))
     made += [Exchange(path, path=path) for path in FLUSHES]
+    made.append(Exchange("/weights_checker", "GET", "/weights_checker"))
     for exchange in made:
         if exchange.name in ("batch", "comp", "comp_n"):
             exchange.messages = 2
     return made
-
-
-# Recorded messages that no route of ours sends yet: tag -> routes.
-LATER_MESSAGES = {
-    "CheckWeightsReqInput": "/weights_checker",
-}
 
 
 # -- the scheduler -----------------------------------------------------------------------
@@ -193,10 +188,8 @@ class Playback:
         if recorded["kind"] == "health_ack":
             assert self.server.push_health_ack() is True
         elif recorded["kind"] == "control":
-            # Where no route of ours sends its request the rid is nobody's.
-            rid = self.wire.get(recorded["rid"], recorded["rid"])
             payload = bytes.fromhex(recorded["hex"])
-            assert self.server.push_control_result(rid, payload) is True
+            assert self.server.push_control_result(self.wire[recorded["rid"]], payload) is True
         else:
             columns = list(recorded["decoded"])
             assert msgpack.packb(columns) == bytes.fromhex(recorded["hex"])
@@ -229,8 +222,6 @@ def play(server: Any, address: Any, frames: list[dict[str, Any]]) -> tuple[
     for recorded in frames:
         if recorded["kind"] != "ingress":
             playback.push(recorded)
-            continue
-        if recorded["decoded"][0] in LATER_MESSAGES:
             continue
         closes_probe = (
             recorded["decoded"][RID].startswith("HEALTH") and recorded["decoded"][0] == "AbortReq"

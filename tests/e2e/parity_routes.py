@@ -12,6 +12,14 @@ SERVED: dict[str, tuple[str, str, str]] = {
     "/flush_cache": (
         "GET, POST", "GET, POST", "503 when the scheduler says nothing in 20 s and `timeout`",
     ),
+    "/weights_checker": ("GET, POST", "GET, POST", "the embedded engine says that it has none"),
+    "/hicache/storage-backend": (
+        "GET, PUT, DELETE", "GET, PUT, DELETE",
+        "400 without an admin key, as Python; GET tells what the scheduler says now",
+    ),
+    "/hicache/storage-backend/clear": (
+        "POST", "POST", "a failure says so (Python: 400, and that it was cleared)",
+    ),
     "/tokenize": ("POST", "POST", "at most 4096 entries; types are strict"),
     "/v1/tokenize": ("POST", "POST", "as /tokenize"),
     "/detokenize": (
@@ -45,13 +53,13 @@ SERVED: dict[str, tuple[str, str, str]] = {
 
 # What is answered with 404, and why.
 NOT_SERVED: dict[str, tuple[str, ...]] = {
-    "changes the model's weights, or says what they are": (
+    "changes the model's weights, or sends them elsewhere": (
         "/update_weights_from_disk", "/update_weights_from_tensor", "/update_weights_from_ipc",
         "/update_weights_from_distributed", "/update_weight_version", "/begin_weight_update",
         "/end_weight_update", "/init_weights_update_group", "/destroy_weights_update_group",
         "/init_weights_send_group_for_remote_instance", "/send_weights_to_remote_instance",
         "/get_remote_instance_transfer_engine_info", "/remote_instance_transfer_engine_info",
-        "/get_weights_by_name", "/weights_checker",
+        "/get_weights_by_name",
     ),
     "LoRA adapters are loaded when the scheduler starts": (
         "/load_lora_adapter", "/load_lora_adapter_from_tensors", "/unload_lora_adapter",
@@ -59,7 +67,6 @@ NOT_SERVED: dict[str, tuple[str, ...]] = {
     "manages the scheduler's memory, state or caches": (
         "/release_memory_occupation", "/resume_memory_occupation", "/pause_generation",
         "/continue_generation", "/set_internal_state", "/slow_down", "/pd_role_switch",
-        "/hicache/storage-backend", "/hicache/storage-backend/clear",
         "/get_hicache_l3_cache_layout", "/add_external_corpus", "/remove_external_corpus",
         "/list_external_corpora",
     ),

@@ -10,7 +10,7 @@ import pytest
 
 MODULES = (
     "frame", "fsm", "request", "connection", "ring", "mailbox", "shm", "counters",
-    "render.http", "render.native", "render.logprobs", "render.plan",
+    "render.http", "render.native", "render.control", "render.logprobs", "render.plan",
     "render.shape", "render.openai",    "render.chat", "render.completion", "text.chat_prompt",
     "boundary.wire", "boundary.extras", "boundary.server_args", "stages.stream",
     "mesh", "boundary.port", "parsers.base", "metrics.area", "metrics.http",

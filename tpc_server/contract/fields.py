@@ -30,6 +30,7 @@ OBJECTS: Final = 13  # a list of objects
 ANY: Final = 14
 STRINGS: Final = 15  # a string or a list of strings
 IDS: Final = 16  # as IDS_LIST, without nulls
+STR_ARRAY: Final = 17  # a list of strings
 
 
 class RequestField(NamedTuple):

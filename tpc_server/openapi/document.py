@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from ..routes.table import OPEN, ROUTES, Route
-from .schema import EXAMPLES, Schema, request_types
+from .schema import EXAMPLES, OPTIONAL_BODIES, Schema, request_types
 
 __all__ = ["document"]
 
@@ -38,7 +38,10 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "root": {"application/json": {"schema": {"type": "string"}}},
     "docs": {"text/html": _TEXT},
 }  # fmt: skip
-for _name in ("abort", "flush_cache", "health", "health_generate", "ready", "live", "metrics"):
+for _name in (
+    "abort", "flush_cache", "clear_hicache", "health", "health_generate", "ready", "live",
+    "metrics",
+):  # fmt: skip
     _ANSWERS[_name] = {"text/plain": _TEXT}
 
 _COUNT: Final = {"type": "integer", "minimum": 0}
@@ -150,11 +153,12 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
         out["parameters"] = parameters
     if route.access != OPEN:
         out["security"] = [{}, {"key": []}]  # where keys are set
-    if route.body:
+    if route.body and method in ("POST", "PUT"):
         media: dict[str, Any] = {"schema": {"$ref": f"#/components/schemas/{route.body}"}}
         if route.body in EXAMPLES:
             media["example"] = EXAMPLES[route.body]
-        out["requestBody"] = {"required": True, "content": {"application/json": media}}
+        required = route.body not in OPTIONAL_BODIES
+        out["requestBody"] = {"required": required, "content": {"application/json": media}}
     return out
 
 

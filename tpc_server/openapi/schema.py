@@ -8,6 +8,7 @@ from ..contract import fields as F
 from ..contract import openai_fields as O
 from ..contract import sampling as S
 from ..contract.abort import ABORT_TABLE
+from ..contract.control import ATTACH_TABLE, SELECTORS, WEIGHTS_TABLE
 from ..contract.fields import REFUSED, REQUEST_TABLE, RequestField
 from ..contract.limits import MAX_RID_BYTES
 from ..contract.openai_fields import CHAT_TABLE, COMPLETION_TABLE, OpenAIField
@@ -16,7 +17,15 @@ from ..contract.sampling import SAMPLING_TABLE, SamplingField
 from ..contract.texts import DETOKENIZE_TABLE, TOKENIZE_TABLE
 from ..contract.values import HUGE, I64_MAX, I64_MIN
 
-__all__ = ["EXAMPLES", "Schema", "refused", "request_field", "request_types", "sampling_field"]
+__all__ = [
+    "EXAMPLES",
+    "OPTIONAL_BODIES",
+    "Schema",
+    "refused",
+    "request_field",
+    "request_types",
+    "sampling_field",
+]
 
 Schema = dict[str, Any]
 
@@ -81,6 +90,7 @@ _KINDS: Final[dict[int, Schema]] = {
     F.LABELS: {"type": "object", "additionalProperties": _STR},
     F.HINTS: _any(_HINTS, _list(_nullable(_HINTS))),
     F.STRINGS: _any(_STR, _list(_STR)),
+    F.STR_ARRAY: _list(_STR),
     F.OBJECT: _OBJECT,
     F.OBJECTS: _list(_OBJECT),
     F.ANY: {},
@@ -104,6 +114,8 @@ def request_field(row: RequestField) -> Schema:
     """The schema of one row of a request table."""
     if row.kind == F.CORE:
         schema = _CORE[row.name]
+    elif row.name == "selector":
+        schema = {"type": "string", "enum": [*SELECTORS]}
     elif row.name == "tools":
         schema = _list(O.TOOL)
     elif row.kind == F.BOOL_LIST or row.kind == F.INT_LIST:
@@ -245,8 +257,13 @@ def request_types() -> dict[str, Schema]:
         "DetokenizeRequest": _object(DETOKENIZE_TABLE, ("tokens",)),
         "ParseRequest": _object(PARSE_TABLE, ("text",)),
         "SeparateRequest": _object(SEPARATE_TABLE, ("text",)),
+        "CheckWeightsRequest": _object(WEIGHTS_TABLE),
+        "AttachRequest": _object(ATTACH_TABLE, ("hicache_storage_backend",)),
     }
 
+
+# Types whose routes take no body at all, too.
+OPTIONAL_BODIES: Final = ("CheckWeightsRequest",)
 
 # A body of each type to try.
 EXAMPLES: Final[dict[str, Any]] = {
@@ -271,4 +288,6 @@ EXAMPLES: Final[dict[str, Any]] = {
         "text": "<think>Paris.</think>It is Paris.",
         "reasoning_parser": "deepseek-r1",
     },
+    "CheckWeightsRequest": {"action": "checksum"},
+    "AttachRequest": {"hicache_storage_backend": "file"},
 }

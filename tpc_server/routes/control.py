@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 
 from .. import frame
 from ..contract.abort import decode_abort
+from ..contract.control import decode_attach, decode_weights
 from ..contract.errors import BadRequest
 from ..http1 import HttpRequest
 from .beside import BesideHandlers
@@ -19,8 +20,14 @@ _NS: Final = 1_000_000_000
 LONGEST_S: Final = 86_400  # that a flush may wait; far more would be no time at all
 
 
+_SLOW_NS: Final = 600 * _NS  # weights and storage may be large
+_NO_ADMIN_KEY: Final = (
+    "this route needs an admin key, and the server was started without one (--admin-api-key)"
+)
+
+
 class ControlHandlers(BesideHandlers):
-    """Aborts, and emptying the cache."""
+    """Aborts, and what looks after the scheduler's caches and weights."""
 
     def abort(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /abort_request: on whichever core the request is."""
@@ -38,6 +45,34 @@ class ControlHandlers(BesideHandlers):
             conn, request, close, "flush_cache", "FlushCacheReqInput",
             int(timeout * _NS) + self.setup.health_timeout_ns, timeout_s=timeout,
         )  # fmt: skip
+
+    def weights_checker(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET, POST /weights_checker."""
+        wanted = self.read(request, decode_weights)
+        self._control(
+            conn, request, close, "weights", "CheckWeightsReqInput", _SLOW_NS, **wanted
+        )  # fmt: skip
+
+    def hicache(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET, PUT, DELETE /hicache/storage-backend: nobody's where there is no admin key."""
+        if not self.setup.admin_key_digests:
+            raise BadRequest(_NO_ADMIN_KEY)
+        if request.method == b"PUT":
+            wanted = self.read(request, decode_attach)
+            self._control(
+                conn, request, close, "attach_hicache", "AttachHiCacheStorageReqInput", _SLOW_NS,
+                **wanted,
+            )  # fmt: skip
+        elif request.method == b"DELETE":
+            self._control(
+                conn, request, close, "detach_hicache", "DetachHiCacheStorageReqInput", _SLOW_NS
+            )
+        else:
+            self._control(conn, request, close, "hicache", "GetInternalStateReq")
+
+    def clear_hicache(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /hicache/storage-backend/clear."""
+        self._control(conn, request, close, "clear_hicache", "ClearHiCacheReqInput", _SLOW_NS)
 
 
 def _timeout(query: bytes) -> float:

@@ -54,6 +54,19 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=(Query("timeout", "number", "seconds to wait for running requests to end"),),
     ),
     Route(
+        "/weights_checker", ("GET", "POST"), "weights_checker", ADMIN_OPTIONAL,
+        "Checksums of the scheduler's weights, or another check of them", "CheckWeightsRequest",
+    ),
+    Route(
+        "/hicache/storage-backend", ("GET", "PUT", "DELETE"), "hicache", ADMIN_OPTIONAL,
+        "The storage behind the scheduler's cache: say, attach, detach; needs an admin key",
+        "AttachRequest",
+    ),
+    Route(
+        "/hicache/storage-backend/clear", ("POST",), "clear_hicache", ADMIN_OPTIONAL,
+        "Empty the storage behind the scheduler's cache",
+    ),
+    Route(
         "/tokenize", ("POST",), "tokenize", KEY, "The token ids of texts", "TokenizeRequest"
     ),
     Route("/v1/tokenize", ("POST",), "tokenize", KEY, "As /tokenize", "TokenizeRequest"),
