@@ -65,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--full", action="store_true", help="also the tests marked soak or full")
     group.addoption("--offline", action="store_true", help="leave out the tests marked network")
     group.addoption("--sglang", action="store_true", help="also the tests with the real SGLang")
+    group.addoption("--one-process", action="store_true", help="no second process beside")
     group.addoption(
         "--stress-seconds", type=float, default=None, metavar="N",
         help="length of the whole-server stress, all variants together (default: 60)",
@@ -72,6 +73,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if Path(__file__).with_name("parts.py").exists():
+        from tests import parts
+
+        parts.register(config)
     config.stash[_ALLOWED] = read_allowed_skips(ALLOWED_SKIPS)
     if SESSION_LIMIT_S > 0 and not config.getoption("--full"):
         longer = config.getoption("--stress-seconds") or 0

@@ -1,0 +1,84 @@
+"""A run in two processes counts, fails and ends like one. Owner: pytest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("conftest.py", "parts.py", "__init__.py"):
+        (tmp_path / "tests" / "unit").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / "e2e").mkdir(exist_ok=True)
+        shutil.copy(TESTS / name, tmp_path / "tests")
+    (tmp_path / "tests" / "allowed_skips.txt").write_text("tests/unit/test_u.py::* | fine\n")
+    shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def run(root: Path, unit: str, e2e: str, *words: str) -> tuple[int, str]:
+    (root / "tests" / "unit" / "test_u.py").write_text(unit)
+    (root / "tests" / "e2e" / "test_e.py").write_text(e2e)
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+    env = {name: value for name, value in os.environ.items() if name != "TPC_TEST_REPORTS_FD"}
+    done = subprocess.run(
+        [*argv, *words],
+        cwd=root,
+        env={**env, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+             "TPC_TEST_PART_LEAST": "1"},
+        capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+NOTING = """
+import os
+def test_a():
+    with open("pids", "a") as file: print(os.getpid(), file=file)
+"""
+
+
+def test_one_run_in_two_processes(root: Path) -> None:
+    unit = NOTING + "def test_b(): pass\n"
+    status, out = run(root, unit, NOTING, "-q")
+    assert status == 0 and "3 passed" in out.splitlines()[-1], out
+    assert "100%" in out
+    assert len(set((root / "pids").read_text().split())) == 2
+    (root / "pids").unlink()
+    status, out = run(root, unit, NOTING, "-q", "--one-process")
+    assert status == 0 and "3 passed" in out.splitlines()[-1]
+    assert len(set((root / "pids").read_text().split())) == 1
+
+
+def test_what_fails_there_fails_here(root: Path) -> None:
+    unit = "import pytest\ndef test_b(): assert 1 == 2\ndef test_s(): pytest.skip('why not')\n"
+    unit += "def test_f(): pytest.skip('fine')\n"
+    status, out = run(root, unit, NOTING)
+    assert status == 1
+    assert "FAILED tests/unit/test_u.py::test_b - assert 1 == 2" in out
+    assert "has no such line" in out  # the list of allowed skips holds there too
+    assert "2 failed, 1 passed, 1 skipped" in out.splitlines()[-1]
+
+
+def test_a_process_that_vanishes_fails_the_run(root: Path) -> None:
+    unit = "import os\ndef test_a(): pass\ndef test_b(): os._exit(9)\n"
+    status, out = run(root, unit, NOTING)
+    assert status not in (0, 5) and "second process of this run ended with 9" in out
+
+
+def test_arguments_hold_on_both_sides(root: Path) -> None:
+    two = "def test_x(): pass\ndef test_y(): pass\n"
+    status, out = run(root, two, two, "-k", "x", "-v")
+    assert status == 0 and "2 passed, 2 deselected" in out.splitlines()[-1]
+    assert "tests/unit/test_u.py::test_x PASSED" in out
+    assert "tests/unit/test_u.py::test_y" not in out
+    status, out = run(root, two, two, "tests/unit")
+    assert status == 0 and "2 passed" in out.splitlines()[-1]
