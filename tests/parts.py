@@ -1,18 +1,18 @@
 """A whole run in two processes: the tests without a server beside those with one. Owner: pytest.
 
 Most tests keep one CPU busy, most others wait for sockets. A second pytest with the same arguments
-runs everything outside `e2e/` and `stress/` and hands its reports over as they come; the first one
-shows them as its own, so that counts, failures and the last line are those of the whole.
+runs everything outside `e2e/` and `stress/` and writes its reports into a file; the first one shows
+them as its own, so that counts, failures and the last line are those of the whole.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,13 @@ def is_own(item: pytest.Item) -> bool:
 
 
 class Second:
-    """The process beside: its part of the items, its reports into the pipe."""
+    """The process beside: its part of the items, its reports into the file."""
 
     def __init__(self, config: pytest.Config, fd: int) -> None:
         os.set_inheritable(fd, False)
+        del os.environ[REPORTS_FD]  # not for what the tests start
         self._config = config
-        self._pipe = os.fdopen(fd, "w", encoding="utf-8")
+        self._file = os.fdopen(fd, "w", encoding="utf-8")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -61,13 +62,13 @@ class Second:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._pipe.write(json.dumps(data) + "\n")
-        self._pipe.flush()
+        self._file.write(json.dumps(data) + "\n")
+        self._file.flush()
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        self._pipe.write(json.dumps({"ended": int(exitstatus)}) + "\n")
-        self._pipe.close()
+        self._file.write(json.dumps({"ended": int(exitstatus)}) + "\n")
+        self._file.close()
 
 
 class First:
@@ -78,8 +79,10 @@ class First:
         self._others = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the run)
-        self._read = -1
-        self._rest = b""
+        # A file and not a pipe: a long test here must not hold up the tests there.
+        self._reports = tempfile.TemporaryFile()  # noqa: SIM115
+        self._read = 0
+        self._showing = False
         self._ended: int | None = None
 
     @pytest.hookimpl(trylast=True)
@@ -98,42 +101,39 @@ class First:
         self._start()
         try:
             result = yield
-            while self._take(None):
-                pass
+            assert self._child is not None
+            while self._child.poll() is None:
+                self._take()
+                time.sleep(0.05)
+            self._take()
             self._check()
             return result
         finally:
             self._stop()
 
     def pytest_runtest_logfinish(self) -> None:
-        while self._take(0):
-            pass
+        if self._child is not None and not self._showing:
+            self._take()
 
     def _start(self) -> None:
-        self._read, write = os.pipe()
+        fd = self._reports.fileno()
         argv = [sys.executable, "-m", "pytest", *map(str, self._config.invocation_params.args)]
         self._child = subprocess.Popen(
             argv, cwd=Path(self._config.invocation_params.dir), stdin=subprocess.DEVNULL,
-            stdout=self._output, stderr=subprocess.STDOUT, pass_fds=(write,),
-            env={**os.environ, REPORTS_FD: str(write)},
+            stdout=self._output, stderr=subprocess.STDOUT, pass_fds=(fd,),
+            env={**os.environ, REPORTS_FD: str(fd)},
         )  # fmt: skip
-        os.close(write)
 
-    def _take(self, timeout: float | None) -> bool:
-        """Shows the reports that have come within the time; whether more may come."""
-        if self._child is None or self._read < 0:
-            return False
-        if not select.select([self._read], [], [], timeout)[0]:
-            return False
-        data = os.read(self._read, 1 << 16)
-        if not data:
-            os.close(self._read)
-            self._read = -1
-            return False
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
+    def _take(self) -> None:
+        """Shows the reports that have come."""
+        fd, last = self._reports.fileno(), self._read
+        data = os.pread(fd, os.fstat(fd).st_size - last, last)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self._showing = True
+        for line in whole.splitlines():
             self._show(json.loads(line))
-        return True
+        self._showing = False
 
     def _show(self, data: dict[str, Any]) -> None:
         if "ended" in data:
@@ -165,7 +165,5 @@ class First:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-        if self._read >= 0:
-            os.close(self._read)
-            self._read = -1
         self._output.close()
+        self._reports.close()

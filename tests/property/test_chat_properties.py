@@ -44,7 +44,7 @@ MESSAGES = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     messages=st.lists(MESSAGES, min_size=1, max_size=4),
     tools=st.none() | st.lists(OBJECTS, max_size=2),

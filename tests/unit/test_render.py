@@ -30,6 +30,7 @@ JSON = st.recursive(
     st.text() | st.integers() | st.none() | st.booleans() | st.floats(allow_nan=False,
                                                                      allow_infinity=False),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=20,
 )  # fmt: skip
 
 
