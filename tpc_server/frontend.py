@@ -167,7 +167,7 @@ class Frontend:
             self._wake.read()
         return rang
 
-    def shutdown(self, message: str = SHUTTING_DOWN) -> None:
+    def shutdown(self, *, message: str = SHUTTING_DOWN) -> None:
         """End what is left with an error, stop the cores, close everything. Idempotent."""
         if self._closed:
             return

@@ -205,7 +205,7 @@ class _Life:
         return not busy and now - self._since > _SETTLE_S
 
     def _end(self, message: str, why: str) -> str:
-        self._frontend.shutdown(message)
+        self._frontend.shutdown(message=message)
         self._channel.close()
         signal.set_wakeup_fd(-1)
         for fd in self._wake:
