@@ -340,3 +340,11 @@ def test_long_prompts():
     assert chat_prompt.is_long("x" * 1001, 1000) and not chat_prompt.is_long("x" * 1000, 1000)
     assert chat_prompt.is_long(chat_prompt.text("x" * 1001, False), 1000)
     assert chat_prompt.text("x", True) == "x"
+
+
+def test_how_long_a_conversation_is_is_told_without_its_messages():
+    """A look into another thread's dicts costs the core seconds where there are very many."""
+    messages = [{"role": "user", "content": "x" * 1000}]
+    prompt = chat_prompt.chat(messages)
+    messages[0].clear()
+    assert chat_prompt.is_long(prompt, 1000) and not chat_prompt.is_long(prompt, 2000)

@@ -92,7 +92,7 @@ class ChatTemplate:
 
     def prompt(self, chat: tuple[Any, ...]) -> tuple[str, str]:
         """(text, text to put behind it) of a `chat_prompt.CHAT`; raises ChatTemplateError."""
-        _, messages, tools, kwargs, add, continue_final = chat
+        _, messages, tools, kwargs, add, continue_final, _ = chat
         messages = for_template(messages, self._pick(tools)[1])
         behind = ""
         if add is None or continue_final:
