@@ -63,8 +63,9 @@ class FakeScheduler:
         self.pushes = 0
         self.silent = False  # receives, never answers
         self.control: dict[str, Any] = {
-            "GetInternalStateReq": {"internal_state": {}}, **dict.fromkeys(SLOW, {"success": True}),
-        }  # fmt: skip
+            "GetInternalStateReq": {"internal_state": {}},
+            **{tag: {"success": True} for tag in SLOW},
+        }
         self._thread = threading.Thread(target=self._run, name="fake-scheduler", daemon=True)
         self._thread.start()
 

@@ -19,8 +19,10 @@ OVERRIDES: Final = (
     b"x-override-bootstrap-room", b"x-override-conversation-id", b"x-override-routed-dp-rank",
     b"x-override-disagg-prefill-dp-rank", b"x-override-priority",
 )  # fmt: skip
+# Of the OpenAI routes: which rank serves, and what a router sorts requests by.
+ROUTED: Final = (b"x-data-parallel-rank", b"x-smg-routing-key")
 MARKED: Final = frozenset(
-    (b"origin", b"x-request-id", b"content-encoding", b"x-body-compressed", *OVERRIDES)
+    (b"origin", b"x-request-id", b"content-encoding", b"x-body-compressed", *OVERRIDES, *ROUTED)
 )
 KEPT: Final = MARKED | frozenset(
     (b"host", b"expect", b"content-length", b"transfer-encoding", b"authorization",

@@ -51,6 +51,11 @@ ACCESS_CHOICES: tuple[Choice, ...] = (
         "as vLLM and Dynamo", proof=_ACCESS + "test_a_request_id_comes_back_on_every_answer",
     ),
     Choice(
+        "routed", "`X-Data-Parallel-Rank`, `X-SMG-Routing-Key`", "the key only",
+        "on the OpenAI routes; a bad rank is 400", "the same", "as Python",
+        proof=_ACCESS + "test_routers_name_rank_and_key",
+    ),
+    Choice(
         "overrides", "`x-override-*`, when enabled", "a bad value is 400",
         "a bad value is 400; not on `/v1/completions`",
         "a bad value is 400; on `/v1/completions` too; `x-override-conversation-id` is 400",

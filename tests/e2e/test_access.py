@@ -13,6 +13,7 @@ from tests.stress.clock import until
 from tpc_server import inflate
 from tpc_server.affinity import topology
 from tpc_server.affinity.plan import PlanSettings, parse_cores, plan
+from tpc_server.boundary.messages import GENERATE as FIELDS
 from tpc_server.routes.router import methods_of
 from tpc_server.routes.table import ADMIN, ADMIN_OPTIONAL, KEY, OPEN, ROUTES
 
@@ -259,6 +260,39 @@ def test_request_ids_for_requests_without(start):
         assert len(set(names)) == 3 and {len(n) for n in names} == {32}
         answer = ask(client, "GET", "/nope", None, {"X-Request-Id": "mine"})
         assert answer.headers["x-request-id"] == "mine"
+
+
+# -- what routers say --------------------------------------------------------------------
+
+
+def test_routers_name_rank_and_key(start):
+    """On the OpenAI routes, above the body; the native one is told in its body."""
+    run = start(chat_template="{{ messages[0].content }}")
+    said = {"X-Data-Parallel-Rank": " 3 ", "X-SMG-Routing-Key": "team 7"}
+    rank, key = FIELDS["routed_dp_rank"], FIELDS["routing_key"]
+    bodies = {
+        "/v1/completions": {"prompt": ["ab", "cd"], "max_tokens": 1, "n": 2},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+        "/generate": BODY,
+    }
+    with Client(run.address) as client:
+        for path, body in bodies.items():
+            for given in (body, {**body, "routed_dp_rank": 1}):
+                for headers in (said, {}, {"x-data-parallel-rank": "-1"}):
+                    before = len(run.scheduler.received)
+                    assert ask(client, "POST", path, given, headers).status == 200
+                    of_body = given.get("routed_dp_rank")
+                    wanted = int(headers.get("x-data-parallel-rank", of_body or 0)) or None
+                    sent = (3, "team 7") if headers is said else (wanted, None)
+                    if path == "/generate":
+                        sent = (of_body, None)
+                    for message in run.scheduler.received[before:]:
+                        assert (message[rank], message[key]) == sent, (path, given, headers)
+        for bad in ("", "x", "1.0", "0x1", "9" * 30, "9" * 6000):
+            answer = ask(client, "POST", "/v1/completions", bodies["/v1/completions"],
+                         {"x-data-parallel-rank": bad})  # fmt: skip
+            assert answer.status == 400 and "X-Data-Parallel-Rank" in answer.json()["message"]
+        assert ask(client, "POST", "/generate", BODY, {"x-data-parallel-rank": "x"}).status == 200
 
 
 # -- overrides ---------------------------------------------------------------------------

@@ -6,14 +6,16 @@ import json
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from ..boundary.messages import GENERATE
 from ..contract.chat import ChatDecoder
 from ..contract.completion import CompletionDecoder
 from ..contract.errors import BadRequest, openai_error_body
-from ..contract.generate import GenerateDecoder
+from ..contract.generate import GenerateDecoder, Item
 from ..contract.openai import OpenAICall
-from ..http1 import HttpRequest
+from ..contract.values import I64_MAX, I64_MIN
+from ..http1 import ROUTED, HttpRequest
 from ..render import http
 from ..render.openai import Spec
 from ..stages import stream as records
@@ -21,6 +23,9 @@ from .generate import GenerateHandlers
 
 if TYPE_CHECKING:
     from ..stages.connections import Connection
+
+_RANK: Final = GENERATE["routed_dp_rank"]
+_KEY: Final = GENERATE["routing_key"]
 
 
 class OpenAIHandlers(GenerateHandlers):
@@ -53,6 +58,8 @@ class OpenAIHandlers(GenerateHandlers):
                 raise BadRequest("this route needs a tokenizer: this server has none")
             wanted, facts = self.read(request, decoder.decode, partial(self._another, decoder))
             first = wanted.items[0]
+            if request.marked:
+                _route(request.headers, wanted.items)
             labels = self._labels(request)
             if labels is not None:
                 wanted.custom_labels = labels
@@ -75,3 +82,26 @@ class OpenAIHandlers(GenerateHandlers):
         if type(labels) is not dict:
             return None
         return {name: value for name, value in labels.items() if type(value) is str}
+
+
+def _route(headers: dict[bytes, bytes], items: list[Item]) -> None:
+    """What a router said in its headers, which counts more than the body. Raises BadRequest."""
+    rank, key = [headers.get(name) for name in ROUTED]
+    if rank is not None:
+        number = _number(rank)
+        for item in items:
+            item.wire[_RANK] = number
+    if key is not None:
+        for item in items:
+            item.wire[_KEY] = key.decode("latin-1")
+
+
+def _number(text: bytes) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = I64_MAX + 1
+    if not I64_MIN <= number <= I64_MAX:
+        shown = text[:64].decode("latin-1")
+        raise BadRequest(f"invalid X-Data-Parallel-Rank header {shown!r}: it must be an integer")
+    return number
