@@ -334,6 +334,30 @@ def test_headers_take_the_place_of_fields(start):
         assert ask(client, "POST", "/tokenize", {"prompt": "ab"}, given).status == 200
 
 
+def test_overridden_bodies_are_decoded_and_refused_like_others(start, monkeypatch):
+    from tpc_server.routes import admission
+
+    def on_the_core(*args, **more):
+        raise AssertionError("decoded twice, and however large it is")
+
+    monkeypatch.setattr(admission, "parse_object", on_the_core, raising=False)
+    run = start(options={"header_overrides": True})
+    named = {"x-override-rid": 'a"\\b'}
+    with Client(run.address) as client:
+        for space in (b"", b" \r\n\t"):
+            answer = ask(client, "POST", "/generate", GOOD[:-1] + space + b"}" + space, named)
+            assert answer.json()["meta_info"]["id"] == named["x-override-rid"]
+        for body in (
+            b"", b"{}", b" { } ", b"}", b"[]", b"[{}]", b"null", b'"}', b"{" + GOOD, GOOD[:-1],
+            GOOD + b"}", GOOD[:-1] + b",}", b'{"text": "}', b'{"text": "a\\"}', b'{"text"}',
+            b'{"text": {}', b'{"text": "\xff"}', b"\xef\xbb\xbf" + GOOD,
+            b'{"text": "a", "ignored": 1e400}', b'{"text": "a", "rid": 1, "stream": 1}',
+        ):  # fmt: skip
+            plain = ask(client, "POST", "/generate", body)
+            answer = ask(client, "POST", "/generate", body, named)
+            assert answer.status == 400 and answer.body == plain.body, body
+
+
 def test_overrides_are_off_unless_asked_for(start):
     run = start()
     with Client(run.address) as client:

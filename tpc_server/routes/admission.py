@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ..access import Cors, Guard
 from ..body import whole
 from ..contract.errors import BadRequest, native_error_body, openai_error_body
-from ..contract.json_body import parse_object
 from ..http1 import OVERRIDES, HttpError, HttpRequest
 from ..inflate import Inflater, coding_of, supported
 from ..render import http
@@ -184,5 +183,18 @@ class AdmissionHandlers(Handlers):
                 raise BadRequest(
                     f"invalid {name.decode()} header {value[:64]!r}: it must be an integer"
                 ) from None
-        wanted = {**parse_object(whole(request.body)), **fields}
-        request.body = json.dumps(wanted, ensure_ascii=False).encode()
+        request.body = _with_fields(whole(request.body), fields)
+
+
+def _with_fields(body: bytes, fields: dict[str, Any]) -> bytes:
+    """The object in `body` with these fields last, which are the ones that count.
+
+    It is not decoded for that: a large body would hold up the core. What is no JSON object is none
+    afterwards either, and is refused where the others are.
+    """
+    start = body.rstrip(b" \t\r\n")
+    if not start.endswith(b"}"):
+        return body
+    start = start[:-1].rstrip(b" \t\r\n")
+    comma = b"" if start.endswith(b"{") else b","
+    return b"%b%b%b" % (start, comma, json.dumps(fields).encode()[1:])
