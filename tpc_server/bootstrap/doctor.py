@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import build, venv
+from . import build, sglang, venv
 from .cache import cache_root
 from .fetch import MODEL_PACKAGE, MODEL_VERSION
 from .interpreter import Tried, failed_lately, look, ordinary, wants_pgo
@@ -82,6 +82,12 @@ def report(env: Mapping[str, str]) -> int:
     lacking = " ".join([*needed, *wished])
     _row("C", f"missing: {lacking}" if lacking else "fine (builds CPython)")
     _row("uv", shutil.which("uv") or "not there (not needed)")
+    shown = sglang.rows(os.environ, sglang.installed())
+    if shown:
+        _title("SGLang")
+        for name, text in shown:
+            _row(name, text)
+        verdict = verdict or sglang.fault(os.environ)
     _cache()
     status = 1 if verdict else 0
     print(f"\n{f'not ready: {verdict}' if verdict else 'ready to serve'} (exit status {status})")
