@@ -74,10 +74,11 @@ from sglang.srt.rust_server.server import RustServer
 assert os.environ["SGLANG_RUST_SERVER"] == "1"
 assert isinstance(found, RustServer) and type(found) is not RustServer
 extension, keywords = found.server
-assert extension is tpc_server and keywords["options"] == tpc_server.Options()
+assert extension is tpc_server
+assert keywords == {"options": tpc_server.Options(), "frontends": 2}
 """
     )
-    status, out, err = sglang_fakes.run(folder, code, SGLANG_FRONTEND=" TPC ")
+    status, out, err = sglang_fakes.run(folder, code, SGLANG_FRONTEND=" TPC ", TPC_FRONTENDS="2")
     assert (status, out) == (0, ""), err
 
 

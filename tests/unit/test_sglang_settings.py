@@ -44,16 +44,21 @@ def test_every_variable_sets_its_option():
         )
 
 
-@pytest.mark.parametrize("variable", [*GOOD, "TPC_DRAIN_TIMEOUT"])
+@pytest.mark.parametrize("variable", [*GOOD, "TPC_DRAIN_TIMEOUT", "TPC_FRONTENDS"])
 def test_a_bad_value_names_its_variable(variable):
     with pytest.raises(Problem, match=variable):
         settings.options(None, {variable: "-?"})
         settings.drain_seconds({variable: "-?"})
+        settings.frontends({variable: "-?"})
 
 
 def test_the_drain():
     assert settings.drain_seconds({}) == settings.DRAIN_S
     assert settings.drain_seconds({"TPC_DRAIN_TIMEOUT": "0"}) == 0
+
+
+def test_how_many_processes():
+    assert settings.frontends({}) == 1 and settings.frontends({"TPC_FRONTENDS": "3"}) == 3
 
 
 def test_flags_of_sglang():
@@ -66,5 +71,5 @@ def test_flags_of_sglang():
 
 def test_the_page_lists_them():
     page = PAGE.read_text(encoding="utf-8")
-    for setting in (*settings.SETTINGS, settings.DRAIN):
+    for setting in (*settings.SETTINGS, settings.DRAIN, settings.FRONTENDS):
         assert f"| `{setting.variable}` | {setting.kind} | {setting.about} |" in page

@@ -30,8 +30,12 @@ def frontend_class(base: type[Any]) -> type[Any]:
 
         @classmethod
         def _server_kwargs(cls, scheduler: Any) -> dict[str, Any]:
-            more: dict[str, Any] = super()._server_kwargs(scheduler)
-            return {**more, "options": settings.options(arguments(scheduler))}
+            more: dict[str, Any] = dict(super()._server_kwargs(scheduler))
+            more["options"] = settings.options(arguments(scheduler))
+            count = settings.frontends()
+            if count > 1:
+                more["frontends"] = count
+            return more
 
         @classmethod
         def launch(cls, scheduler: Any) -> Any:

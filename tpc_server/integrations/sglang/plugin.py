@@ -38,6 +38,7 @@ def _prepare_main() -> None:
     from ...bootstrap.prepared import prepared_python
 
     settings.options(None)
+    settings.frontends()
     seconds = settings.drain_seconds()
     if needs_interpreter() and prepared_python() is None:
         raise Problem(

@@ -84,6 +84,11 @@ DRAIN: Final = Setting(
 )
 
 
+FRONTENDS: Final = Setting(
+    "TPC_FRONTENDS", "", _count, "number", "processes that share the port (1)"
+)
+
+
 def _value(setting: Setting, environ: Mapping[str, str]) -> Any:
     text = environ[setting.variable].strip()
     try:
@@ -99,6 +104,11 @@ def drain_seconds(environ: Mapping[str, str] = os.environ) -> float:
     if not environ.get(DRAIN.variable):
         return DRAIN_S
     return float(_value(DRAIN, environ))
+
+
+def frontends(environ: Mapping[str, str] = os.environ) -> int:
+    """How many processes share the port."""
+    return int(_value(FRONTENDS, environ)) if environ.get(FRONTENDS.variable) else 1
 
 
 def options(args: Any, environ: Mapping[str, str] = os.environ) -> Options:

@@ -1,0 +1,89 @@
+"""What SGLang's own frontends do with the same requests: writes tests/data/sglang/. Owner: a person.
+
+usage: python -m tests.sglang.record [python] [rust]       minutes each; needs nothing else running
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from tests.http_client import Client
+from tests.sglang import generated, programs
+from tests.sglang.prepare import prepare
+from tests.sglang.serving import SGLang
+
+DATA: Final = Path(__file__).parents[1] / "data" / "sglang"
+# Their own answers, and nothing that differs from one run to the next.
+META: Final = (
+    "id",
+    "finish_reason",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "input_token_logprobs",
+    "output_token_logprobs",
+    "input_top_logprobs",
+    "output_top_logprobs",
+    "input_token_ids_logprobs",
+    "output_token_ids_logprobs",
+)
+
+
+def ask(address: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """Status and what counts of the answers to one request; of a stream its last frame and the
+    number of frames it took."""
+    with Client(address, timeout=120) as client:
+        answer = client.call("POST", "/generate", body)
+    if answer.status != 200:
+        return {"status": answer.status}
+    if body.get("stream"):
+        events = answer.events()
+        assert events.pop() == "[DONE]"
+        return {"status": 200, "answers": [_short(events[-1])]}
+    found = answer.json()
+    rows = found if isinstance(found, list) else [found]
+    return {"status": 200, "answers": [_short(row) for row in rows]}
+
+
+def _short(answer: dict[str, Any]) -> dict[str, Any]:
+    meta = answer["meta_info"]
+    return {
+        "text": answer["text"],
+        "output_ids": answer.get("output_ids", []),
+        **{name: meta[name] for name in META if name in meta},
+    }
+
+
+def answers(sglang: SGLang) -> list[dict[str, Any]]:
+    """To all generated requests, one after the other."""
+    with Client(sglang.address, timeout=60) as client:
+        client.call("POST", "/flush_cache")
+    return [ask(sglang.address, body) for body in generated.generated()]
+
+
+def main(frontends: list[str]) -> int:
+    DATA.mkdir(exist_ok=True)
+    for frontend in frontends or ["python", "rust"]:
+        with tempfile.TemporaryDirectory() as temp:
+            folder = Path(temp)
+            with SGLang(prepare(), folder / "log", frontend) as sglang:
+                sglang.wait()
+                found: dict[str, Any] = {"generated": answers(sglang)}
+                print(frontend, "generated", flush=True)
+                found["sampler"] = programs.answers_of_sampler(sglang)
+                print(frontend, "sampler", flush=True)
+                found["kits"] = {
+                    name: result[:100] for name, result in programs.kits(sglang, folder).items()
+                }
+            lines = json.dumps(found, ensure_ascii=False, indent=0, sort_keys=True)
+            (DATA / f"{frontend}.json").write_text(lines + "\n", encoding="utf-8")
+            print(frontend, "written", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
