@@ -33,7 +33,7 @@ def frontend_class(base: type[Any]) -> type[Any]:
             more: dict[str, Any] = dict(super()._server_kwargs(scheduler))
             more["options"] = settings.options(arguments(scheduler))
             count = settings.frontends()
-            if count > 1:
+            if count != 1:
                 more["frontends"] = count
             return more
 

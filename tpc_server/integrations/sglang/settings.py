@@ -24,6 +24,13 @@ def _count(text: str) -> int:
     return value
 
 
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError
+    return value
+
+
 def _bytes(text: str) -> int:
     scale = {"k": 10, "m": 20, "g": 30}.get(text[-1:].lower(), 0)
     return _count(text[:-1] if scale else text) << scale
@@ -77,6 +84,7 @@ SETTINGS: Final = tuple(
         ("TPC_LOG_FORMAT", "log_format", _format, "text or json", "of the frontend's log"),
         ("TPC_CORS_ALLOW_ORIGIN", "cors_origins", _origins, "origins, by comma", "web pages that "
          "may call, `none` for none"),
+        ("TPC_ATTACH", "attach", str, "a path", "a socket where `tpc-server --attach` joins"),
     )
 )  # fmt: skip
 DRAIN: Final = Setting(
@@ -85,7 +93,7 @@ DRAIN: Final = Setting(
 
 
 FRONTENDS: Final = Setting(
-    "TPC_FRONTENDS", "", _count, "number", "processes that share the port (1)"
+    "TPC_FRONTENDS", "", _whole, "number", "processes that share the port (1); 0 with `TPC_ATTACH`"
 )
 
 
