@@ -1,4 +1,4 @@
-"""Where our answers to the generated requests may differ from a recorded frontend's. Owner: constants.
+"""Where answers to the generated requests may differ from a recorded frontend's. Owner: constants.
 
 As the table of tests/e2e/parity_choices.py, whose reasons these are too.
 """

@@ -1,4 +1,4 @@
-"""What SGLang's own frontends do with the same requests: writes tests/data/sglang/. Owner: a person.
+"""What SGLang's own frontends do with the same: writes tests/data/sglang/. Owner: a person.
 
 usage: python -m tests.sglang.record [python] [rust]       minutes each; needs nothing else running
 """

@@ -1,4 +1,4 @@
-"""Generated requests, and SGLang's own kits, sampler and benchmark, against our port. Owner: pytest.
+"""Generated requests, SGLang's own kits, sampler and benchmark at our port. Owner: pytest.
 
 `tests/data/sglang/` holds what SGLang's own frontends did with the same (`record.py`).
 """
