@@ -155,6 +155,22 @@ def test_output_and_time_are_bounded(monkeypatch):
         shown(template)
 
 
+@pytest.mark.parametrize("look", ["n.role", "n['role']", "(messages | selectattr('tool') | list)"])
+def test_a_loop_that_says_nothing_ends_too(look, monkeypatch):
+    """Over the messages in a loop over the messages: a client decides how many they are."""
+    loops = "{% for m in messages %}{% for n in messages %}{% if LOOK == 'x' %}{% endif %}"
+    text = (loops + "{% endfor %}{% endfor %}").replace("LOOK", look)
+    template = made(default=text)
+    assert template.prompt(chat_prompt.chat([USER] * 3)) == ("", "")
+    before = vars(template._environment).copy()
+    with monkeypatch.context() as patched:
+        patched.setattr(chat_template, "MAX_RENDER_S", 0.01)
+        with pytest.raises(ChatTemplateError, match="seconds"):
+            template.prompt(chat_prompt.chat([USER] * 400))
+    assert vars(template._environment).keys() == before.keys()
+    assert template.prompt(chat_prompt.chat([USER] * 60)) == ("", "")
+
+
 def test_the_bound_of_ranges_counts_one_rendering():
     template = made(default="{% for i in range(90000) %}{% endfor %}ok")
     for _ in range(20):

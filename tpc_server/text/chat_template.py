@@ -24,7 +24,7 @@ from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from .chat_messages import bare_functions, for_template, split_final
-from .chat_prompt import ChatTemplateError
+from .chat_prompt import ChatTemplateError, is_long
 from .chat_source import DEFAULT, ChatSource
 from .content_format import content_format
 
@@ -36,6 +36,8 @@ MAX_RENDER_S: Final = 10.0
 MAX_RANGES: Final = 10 * MAX_RANGE
 _MAX_POWER: Final = 1024
 _CHUNKS: Final = 64  # pieces of output between two looks at the bounds
+_UNWATCHED_CHARS: Final = 8 * 1024  # of a conversation that is rendered on the core
+_LOOKUPS: Final = 10_000  # of attributes and items between two looks at the clock
 # What the sandbox lets a template have anyway, looked up here without its checks.
 _DICT_METHODS: Final = frozenset(dir(dict))
 _DICT_READS: Final = frozenset(("get", "items", "keys", "values"))
@@ -93,18 +95,19 @@ class ChatTemplate:
     def prompt(self, chat: tuple[Any, ...]) -> tuple[str, str]:
         """(text, text to put behind it) of a `chat_prompt.CHAT`; raises ChatTemplateError."""
         _, messages, tools, kwargs, add, continue_final, _ = chat
+        watched = is_long(chat, _UNWATCHED_CHARS)
         messages = for_template(messages, self._pick(tools)[1])
         behind = ""
         if add is None or continue_final:
             messages, behind = split_final(messages, continue_final)
         add = add is not False
         try:
-            return self.render(messages, tools, add, kwargs), behind
+            return self.render(messages, tools, add, kwargs, watched), behind
         except ChatTemplateError:
             bare = bare_functions(tools or [])
             if not tools or bare == tools:
                 raise
-        return self.render(messages, bare, add, kwargs), behind
+        return self.render(messages, bare, add, kwargs, watched), behind
 
     def render(
         self,
@@ -112,8 +115,11 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = False,
         kwargs: dict[str, Any] | None = None,
+        watched: bool = True,
     ) -> str:
-        """The text of these messages, which go to the template as they are."""
+        """The text of these messages, which go to the template as they are. `watched`: what is
+        looked up is counted, too: with so much to go through, a loop may run for ever without a
+        word."""
         compiled, _ = self._pick(tools)
         variables = {**self._base, "documents": None, **self._kwargs}
         if kwargs:
@@ -123,7 +129,7 @@ class ChatTemplate:
         variables["messages"] = messages
         variables["tools"] = tools
         variables["add_generation_prompt"] = add_generation_prompt
-        return self._environment.run(compiled, variables)
+        return self._environment.run(compiled, variables, watched)
 
     def _pick(self, tools: list[dict[str, Any]] | None) -> tuple[Any, str]:
         """(compiled template, content format)."""
@@ -176,12 +182,19 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = _strftime_now
         self.globals["range"] = self._range
         self._ranges_left = 0
+        self._lookups = 0
+        self._ends = 0.0
 
-    def run(self, template: Any, variables: dict[str, Any]) -> str:
+    def run(self, template: Any, variables: dict[str, Any], watched: bool) -> str:
         """Render; `variables` is used up. Raises ChatTemplateError."""
         self._ranges_left = MAX_RANGES
         context = template.new_context(variables, shared=True)
         pieces = template.root_render_func(context)
+        if watched:
+            self._lookups = _LOOKUPS
+            self._ends = time.monotonic() + MAX_RENDER_S
+            # Over the methods, which then cost the usual, short conversation nothing.
+            vars(self).update(getattr=self._watched_getattr, getitem=self._watched_getitem)
         try:
             return _collect(pieces)
         except ChatTemplateError:
@@ -195,8 +208,27 @@ class _Environment(ImmutableSandboxedEnvironment):
             what = f"{type(error).__name__}: {error}"
             raise ChatTemplateError(f"the chat template failed: {what}") from None
         finally:
+            if watched:
+                del self.__dict__["getattr"], self.__dict__["getitem"]
             pieces.close()
             _release(context)
+
+    def _watched_getattr(self, obj: Any, attribute: str) -> Any:
+        self._lookups -= 1
+        if self._lookups < 0:
+            self._look_at_the_clock()
+        return _Environment.getattr(self, obj, attribute)
+
+    def _watched_getitem(self, obj: Any, argument: Any) -> Any:
+        self._lookups -= 1
+        if self._lookups < 0:
+            self._look_at_the_clock()
+        return _Environment.getitem(self, obj, argument)
+
+    def _look_at_the_clock(self) -> None:
+        self._lookups = _LOOKUPS
+        if time.monotonic() > self._ends:
+            raise ChatTemplateError(_too_slow())
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """`obj.attribute`, as the sandbox finds it, but sooner for what templates use most."""
@@ -241,6 +273,10 @@ class _Environment(ImmutableSandboxedEnvironment):
 _TOO_LONG: Final = f"the chat template makes more than {MAX_OUTPUT_CHARS} characters"
 
 
+def _too_slow() -> str:
+    return f"the chat template ran longer than {MAX_RENDER_S:g} seconds"
+
+
 def _collect(pieces: Any) -> str:
     """All output, within the bounds."""
     out: list[str] = []
@@ -258,7 +294,7 @@ def _collect(pieces: Any) -> str:
         if not ends:
             ends = now + MAX_RENDER_S
         elif now > ends:
-            raise ChatTemplateError(f"the chat template ran longer than {MAX_RENDER_S:g} seconds")
+            raise ChatTemplateError(_too_slow())
     return "".join(out)
 
 
