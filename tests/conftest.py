@@ -14,6 +14,15 @@ from typing import Any
 
 import pytest
 
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:  # environments of other people's programs have pytest alone
+    pass
+else:
+    # A busy machine is no failure: examples have no deadline, the test's own time-out ends a hang.
+    settings.register_profile("tpc", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tpc")
+
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 # A whole ordinary run takes minutes; this ends one that hangs where no per-test limit reaches.

@@ -126,6 +126,7 @@ class ServerInfo:
     def __init__(self, args: Any, plan: Any, mode: str, http: str) -> None:
         served = args.served_model_name or args.model_path
         self.served = served
+        self.shares = mode != "in-process"  # there may be other frontends, or have been one
         self.started = int(time.time())
         context = args.model_config.context_len
         launch = json.loads(args.launch_server_info or "{}")

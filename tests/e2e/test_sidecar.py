@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests import tiny_tokenizer
+from tests.e2e.test_placements import placed
 from tests.fake_scheduler import FakeScheduler, echo
 from tests.http_client import Client, call
 from tpc_server import ModelConfig, Options, ServerArgs
@@ -233,6 +234,27 @@ def test_reload_lets_streams_finish(sidecar):
     run.scheduler.manual = False
     run.scheduler.step()
     assert run.ask().status == 200
+
+
+@pytest.mark.parametrize("how", [{"rid": "old"}, {"abort_all": True}], ids=["one", "all"])
+@pytest.mark.parametrize("cores", [("1",), ("ingress=0", "tokenize=1", "detok=2,3", "egress=0")])
+def test_an_abort_reaches_requests_of_another_process(sidecar, how, cores):
+    """Of one that is leaving, which takes no connections any more; and of no other request."""
+    run = sidecar(manual=True, options={"plan": placed(cores)})
+    with Client(run.address) as client, Client(run.address) as other:
+        stream(run, client, "old")
+        stream(run, other, "old2")
+        assert run.server.reload()
+        until(lambda: len(run.server.processes()) == 2 and not run.server.seats[0].reloading)
+        assert call(run.address, "POST", "/abort_request", how).status == 200
+        run.scheduler.wait_for(lambda s: any(rid.startswith("old#") for rid in s.aborted))
+        run.scheduler.step(2)
+        body = b""
+        while chunk := client.chunk():
+            body += chunk
+        assert b'"type":"abort"' in body and body.endswith(b"data: [DONE]\n\n")
+        ended = any(rid.startswith("old2#") for rid in run.scheduler.aborted)
+        assert ended == ("abort_all" in how)
 
 
 def test_a_scheduler_that_ends_takes_its_child_along(sidecar):

@@ -97,6 +97,10 @@ def apply(fault: RidFault, wanted: Wanted) -> None:
 THROW: Final = "throw"
 STALL: Final = "stall"
 ABORT_ALL: Final = "abort_all"
+KILL: Final = "kill"  # of a frontend's process
+FREEZE: Final = "freeze"  # of one, shorter than it takes to be given up
+STUCK: Final = "stuck"  # the same, longer
+RELOAD: Final = "reload"
 DRAIN: Final = "drain"
 STOP: Final = "stop"
 PAUSE: Final = "pause"  # of the whole machine: explains whatever lay around it
@@ -137,6 +141,24 @@ def injuries(
     return sorted(out)
 
 
+def ends_of_processes(
+    rng: random.Random, kinds: tuple[str, ...], seconds: float, stall_s: float
+) -> list[Injury]:
+    """A schedule for frontends in processes of their own: each kind in turn, in any order.
+
+    Two of them may meet: a process that is starting, or is about to leave, is killed as well.
+    """
+    begin, end = 0.1 * seconds, 0.75 * seconds
+    rounds = max(1, round(seconds / 10))
+    turn = [kind for _ in range(rounds) for kind in rng.sample(kinds, len(kinds))]
+    step = (end - begin) / len(turn)
+    longer = {FREEZE: 0.3 * stall_s, STUCK: 1.5 * stall_s}
+    return [
+        Injury(begin + (k + rng.random()) * step, kind, seconds=longer.get(kind, 0.0))
+        for k, kind in enumerate(turn)
+    ]
+
+
 class Loose(NamedTuple):
     """An end that only an injury explains: judged when the run is over."""
 
@@ -154,7 +176,7 @@ _EXPLAINS: Final = {
     "abort": (ABORT_ALL,),
     "shutdown": (STOP,),
     "refused": (DRAIN, STOP),
-    "closing": (DRAIN, STOP),
+    "closing": (DRAIN, STOP, RELOAD),
     "unhealthy": (DRAIN, STOP, THROW),
 }
 
@@ -163,7 +185,9 @@ def unexplained(loose: Loose, done: list[tuple[str, float]]) -> str | None:
     """Why no injury of `done` (kind, time) can have caused this end; None if one can."""
     kinds = _EXPLAINS.get(loose.kind)
     if kinds is None:  # a cut: half an answer is never lost by a drain
-        kinds = (THROW, STOP) if loose.got else (THROW, STOP, DRAIN)
+        kinds = (THROW, STOP, KILL, STUCK)
+        if not loose.got:
+            kinds += (DRAIN,)
     for kind, at in done:
         if kind == PAUSE and loose.since <= at <= loose.until + _AFTER_S:
             return None

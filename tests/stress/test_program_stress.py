@@ -78,7 +78,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
 
 
 def test_sigterm_under_load(program: Program, stress_seconds: float, stress_seed: str) -> None:
-    seconds = 0.08 * stress_seconds
+    seconds = 0.06 * stress_seconds
     seed = f"{stress_seed}/program"
     print(f"TPC_SEED={stress_seed} ({seconds:.0f} s)")
     program.wait_until_ready(60)

@@ -19,17 +19,13 @@ from typing import NamedTuple
 import pytest
 
 from tests import tiny_tokenizer
-from tests.e2e.test_placements import placed
 from tests.http_client import call
-from tests.stress import faults, leaks, oracle, watchdog
+from tests.stress import faults, leaks, setups, watchdog
 from tests.stress.clock import NAP_S, Awake, until
-from tests.stress.driver import HEADER_TIMEOUT_S, SCENARIO_LIMIT_S, Load, judge
-from tpc_server import ModelConfig, Options, Server, ServerArgs
-from tpc_server.engines.synthetic import SyntheticEngine, SyntheticSettings
-from tpc_server.engines.synthetic_script import parse_script
+from tests.stress.driver import SCENARIO_LIMIT_S, Load, judge
+from tpc_server import Server
+from tpc_server.engines.synthetic import SyntheticEngine
 
-PIECES = [bytes([value]) for value in range(256)] + [b"<eos>", b"<bos>"]
-CONTEXT = 65536
 SETTLE_S = 30.0
 # Memory that a run may add: rings touched for the first time, tables of rebuilt cores.
 GROWTH_BYTES = 200 << 20
@@ -51,47 +47,31 @@ class Variant(NamedTuple):
 
 
 VARIANTS = {
-    "one-core": Variant(["1"], 0.16, (faults.ABORT_ALL,)),
+    "one-core": Variant(["1"], 0.11, (faults.ABORT_ALL,)),
     "dying-core": Variant(
-        ["1"], 0.14, (faults.THROW,), incremental=True, options={"sse_keepalive_s": 0.02}
+        ["1"], 0.11, (faults.THROW,), incremental=True, options={"sse_keepalive_s": 0.02}
     ),
-    "two-cores": Variant(["2"], 0.16, (faults.THROW, faults.ABORT_ALL, faults.STALL)),
+    "two-cores": Variant(["2"], 0.12, (faults.THROW, faults.ABORT_ALL, faults.STALL)),
     "four-cores": Variant(
-        ["ingress=0", "tokenize=1", "detok=2", "egress=3"], 0.2,
+        ["ingress=0", "tokenize=1", "detok=2", "egress=3"], 0.14,
         (faults.THROW, faults.STALL, faults.ABORT_ALL), options={"spin_us": 20.0},
     ),
     "tiny-rings": Variant(
-        ["ingress=0,1", "tokenize=2", "detok=3", "egress=1,0"], 0.2,
+        ["ingress=0,1", "tokenize=2", "detok=3", "egress=1,0"], 0.14,
         (faults.STALL,),
         {"to_scheduler_cap": 16, "from_scheduler_cap": 4, "stage_channel_cap": 16},
         small=True, workers=48,
     ),
-    "drain": Variant(["2"], 0.06, drain_s=1.5),
+    "drain": Variant(["2"], 0.05, drain_s=1.5),
     "stop": Variant(
-        ["ingress=0", "tokenize=1", "detok=2", "egress=3"], 0.06, drain_s=1.5, stop=True
+        ["ingress=0", "tokenize=1", "detok=2", "egress=3"], 0.05, drain_s=1.5, stop=True
     ),
 }  # fmt: skip
 
 
-def settings_of_engine() -> SyntheticSettings:
-    scripts, engine_faults = parse_script(faults.script())
-    return SyntheticSettings(
-        256, CONTEXT, tick_ms=3, max_running=32, seed=oracle.SEED, token_bytes=PIECES,
-        text_ids=oracle.TEXT_IDS, scripts=scripts, faults=engine_faults,
-    )  # fmt: skip
-
-
 def make_server(folder: Path, variant: Variant) -> Server:
-    args = ServerArgs(
-        model_path=str(folder), served_model_name="tiny", port=0, log_level="error",
-        incremental_streaming_output=variant.incremental, enable_return_hidden_states=True,
-        skip_server_warmup=True,
-        model_config=ModelConfig(context_len=CONTEXT, vocab_size=tiny_tokenizer.VOCAB),
-    )  # fmt: skip
-    options = Options(
-        plan=placed(variant.cores), header_timeout_s=HEADER_TIMEOUT_S, socket_buffer_bytes=8192,
-        stream_buffer_bytes=64 << 10, write_timeout_s=20.0, linger_s=1.0, **variant.options,
-    )  # fmt: skip
+    args = setups.server_args(folder, incremental_streaming_output=variant.incremental)
+    options = setups.options(variant.cores, **variant.options)
     return Server(args, options=options, **variant.caps)
 
 
@@ -160,7 +140,7 @@ def test_the_whole_server(folder: Path, stress_seconds: float, stress_seed: str,
 
 
 def run(folder: Path, variant: Variant, seed: str, seconds: float) -> None:
-    engine = SyntheticEngine(settings_of_engine())
+    engine = SyntheticEngine(setups.engine_settings())
     stopping = threading.Event()
     server = make_server(folder, variant)
     engine_thread = threading.Thread(target=engine.run, args=(server, stopping), daemon=True)
@@ -242,7 +222,7 @@ def warm_up(folder: Path) -> None:
     if _warm:
         return
     _warm.add("done")
-    engine = SyntheticEngine(settings_of_engine())
+    engine = SyntheticEngine(setups.engine_settings())
     stopping = threading.Event()
     with make_server(folder, VARIANTS["one-core"]) as server:
         thread = threading.Thread(target=engine.run, args=(server, stopping), daemon=True)

@@ -352,8 +352,8 @@ def test_an_interrupted_build_leaves_nothing_running_and_goes_on_from_there(
 ) -> None:
     pid_file, log, go = (tmp_path / name for name in ("pid", "log", "go"))
     makefile = (
-        f"all: a.o b.o\na.o:\n\t@echo cc -c a.c; echo a >> {log}; touch -d 1/1/2020 a.o\n"
-        f"b.o:\n\t@echo cc -c b.c; echo b >> {log}; touch b.o; test -e {go} || "
+        f"all: b.o\na.o:\n\t@echo cc -c a.c; echo a >> {log}; touch -d 1/1/2020 a.o\n"
+        f"b.o: a.o\n\t@echo cc -c b.c; echo b >> {log}; touch b.o; test -e {go} || "
         f"{{ echo $$$$ > {pid_file}; echo cc -c c.c; exec sleep 99; }}\n"
     )
     install = INSTALLING_MAKEFILE[INSTALLING_MAKEFILE.index("install:") :]

@@ -193,6 +193,32 @@ def test_the_same_seed_gives_the_same_injuries():
     assert Injury(1.0, THROW) < Injury(2.0, DRAIN)
 
 
+def test_processes_end_in_every_way_each_round():
+    kinds = (faults.KILL, faults.STUCK, faults.RELOAD)
+    for seconds in (4.0, 40.0):
+        plan = faults.ends_of_processes(random.Random("x"), kinds, seconds, 3.0)
+        assert plan == faults.ends_of_processes(random.Random("x"), kinds, seconds, 3.0)
+        assert plan == sorted(plan) and plan[0].at > 0 and plan[-1].at < 0.8 * seconds
+        for at in range(0, len(plan), 3):
+            assert {injury.kind for injury in plan[at : at + 3]} == set(kinds)
+        assert all(i.seconds > 3.0 for i in plan if i.kind == faults.STUCK)
+
+
+def test_what_the_end_of_a_process_explains():
+    cut = Loose("cut", since=10, until=20, got=5, note="n")
+    closing = cut._replace(kind="closing")
+    for kind in (faults.KILL, faults.STUCK):
+        assert unexplained(cut, [(kind, 15)]) is None
+        assert unexplained(closing, [(kind, 15)]) is not None
+        assert unexplained(cut._replace(kind="shutdown"), [(kind, 15)]) is not None
+    for kind in (faults.RELOAD, faults.FREEZE):  # loses nothing
+        assert unexplained(cut, [(kind, 15)]) is not None
+        assert unexplained(cut._replace(got=0), [(kind, 15)]) is not None
+        assert unexplained(closing, [(kind, 15)]) == (
+            None if kind == faults.RELOAD else "closing without a cause: n"
+        )
+
+
 def test_an_end_needs_a_cause_of_its_kind_and_time():
     cut = Loose("cut", since=10, until=20, got=5, note="n")
     assert unexplained(cut, []) is not None

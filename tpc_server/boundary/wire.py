@@ -15,11 +15,13 @@ Buffer = Any  # bytes-like: bytes, bytearray, memoryview, numpy array
 # core -> scheduler
 REQUEST: Final = 1
 ABORT: Final = 2
+SHARED_ABORT: Final = 3  # of a client, for other frontends of the same scheduler
 # scheduler -> core
 CONTROL_RESULT: Final = 1
 BATCH: Final = 2
 ERROR: Final = 3
 HEALTH_ACK: Final = 4
+FOREIGN_ABORT: Final = 5  # a SHARED_ABORT of another frontend
 # core -> core (payload: see tpc_server.frame)
 MESSAGE: Final = 8
 # alien -> core

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from ..boundary import wire
 from ..boundary.port import IngressRequest
 from .link import Link
 
@@ -69,14 +70,26 @@ class Hub:
         out, self._waiting = self._waiting, []
         if len(links) == 1:
             out += links[0].recv(most)
+            links[0].shared.clear()
             return out
         self._first += 1
         for turn in range(len(links)):
             room = most - len(out)
             if room <= 0:
                 break
-            out += links[(self._first + turn) % len(links)].recv(room)
+            link = links[(self._first + turn) % len(links)]
+            out += link.recv(room)
+            if link.shared:
+                self._share(link)
         return out
+
+    def _share(self, source: Link) -> None:
+        """A client's aborts may mean requests of other frontends, or of one that is leaving."""
+        told, source.shared = source.shared, []
+        for link in self.links:
+            if link is not source:
+                for payload in told:
+                    link.push(wire.FOREIGN_ABORT, b"", (payload,))
 
     def wait(self, timeout_ms: int) -> bool:
         """Sleep, without the GIL, until there may be a message or the time is up."""

@@ -18,6 +18,7 @@ from ..ring import Record
 from .attached import AttachedMesh
 from .messages import Channel, LinkClosed
 
+_SHARED: Final = IngressRequest(b"", [])  # a record that is not for the scheduler
 _FINISH_MARK: Final = b"\xa4type"  # the key of every finish reason, in msgpack
 _LOG_MOST: Final = 256
 _LOOK_NS: Final = 50_000_000
@@ -50,6 +51,7 @@ class Link(SchedulerPort):
         self._poll = select.poll()
         self._poll.register(channel.fileno(), select.POLLIN)
         self.make = self._remember
+        self.shared: list[bytes] = []  # aborts for the other links, not told yet
 
     # -- requests ----------------------------------------------------------------------
 
@@ -57,7 +59,15 @@ class Link(SchedulerPort):
         """A record as a message; a request is remembered until it ends."""
         if record[0] == wire.REQUEST:
             self._live[record[1]] = None
+        elif record[0] == wire.SHARED_ABORT:
+            self.shared.append(record[2])
+            return _SHARED
         return request_of(record)
+
+    def recv(self, max_requests: int) -> list[IngressRequest]:
+        """As any port's, without what concerns other links: that is in `shared` then."""
+        found = super().recv(max_requests)
+        return [one for one in found if one is not _SHARED] if self.shared else found
 
     def note(self, kind: int, key: bytes, parts: Sequence[Any]) -> None:
         """Something is pushed: whose end it says is read when there is time for it."""

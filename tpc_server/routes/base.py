@@ -39,8 +39,9 @@ class Handlers:
         self._words = words
         self._decoder = GenerateDecoder(setup.limits, MOST_HERE)
         self._pack = codec.make_packer()
-        # Unique for this start of this core, so that the scheduler never sees a rid twice.
-        self._prefix = f"{core:02x}{generation & 0xFF:02x}{os.urandom(2).hex()}"
+        # Unique for this start of this core, so that the scheduler never sees a rid twice, also
+        # where several processes serve it.
+        self._prefix = f"{core:02x}{generation & 0xFF:02x}{os.urandom(4).hex()}"
         self._serial = 0
         self.layout: Layout | None = setup.layout  # of metrics, where they are wanted
         self.warming = False
@@ -90,7 +91,7 @@ class Handlers:
     def _own_rid(self) -> str:
         """An id for a request of the server's own."""
         self._serial += 1
-        return f"{self._prefix}{self._serial:024x}"
+        return f"{self._prefix}{self._serial:020x}"
 
     def _control(
         self, conn: Connection, request: HttpRequest, close: bool, name: str, tag: str,

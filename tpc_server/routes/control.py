@@ -30,12 +30,14 @@ class ControlHandlers(BesideHandlers):
     """Aborts, and what looks after the scheduler's caches and weights."""
 
     def abort(self, conn: Connection, request: HttpRequest, close: bool) -> None:
-        """POST /abort_request: on whichever core the request is."""
+        """POST /abort_request: on whichever core, of whichever frontend, the request is."""
         wanted = self.read(request, decode_abort)
         rids = None if wanted.abort_all else wanted.rids
         if rids is None or rids:
             for port in self._detok_ports:
                 port.send((frame.D_ABORT, rids))
+            if self.setup.info.shares:
+                self._tok_port.send((frame.T_SHARE, rids))
         self._text(conn, request, close, 200, b"")
 
     def flush_cache(self, conn: Connection, request: HttpRequest, close: bool) -> None:

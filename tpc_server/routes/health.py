@@ -37,7 +37,7 @@ class HealthHandlers(Handlers):
             return
         now = time.monotonic_ns()
         self._serial += 1
-        rid = f"HEALTH_CHECK_{self._prefix}{self._serial:024x}"
+        rid = f"HEALTH_CHECK_{self._prefix}{self._serial:020x}"
         self._open(
             conn.key, records.HEALTH, False, False, request.http11, close,
             request.method == b"HEAD", b"", "", now, now + self.setup.health_timeout_ns,

@@ -278,6 +278,10 @@ class DetokStage(StepLoop):
                     self.recorder.aborted()
                 stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
 
+    def on_abort(self, payload: bytes) -> None:
+        """As a client's own abort."""
+        self._abort(frame.decode(payload)[1])
+
     def _aborted_early(self, stream: Stream, message: str) -> None:
         self.end_row(stream, {"type": "abort", "message": message}, [], None)
 

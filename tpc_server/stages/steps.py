@@ -66,6 +66,10 @@ class StepLoop(UnaryRows):
         """A request the scheduler could not read."""
         raise NotImplementedError
 
+    def on_abort(self, payload: bytes) -> None:
+        """An abort that a client sent to another frontend."""
+        raise NotImplementedError
+
     def on_activity(self) -> None:
         """Any sign of life of the scheduler."""
         raise NotImplementedError
@@ -95,6 +99,9 @@ class StepLoop(UnaryRows):
             self.on_control(key.decode(), payload)
         elif kind == wire.ERROR:
             self.on_error(key.decode(), payload.decode("utf-8", "replace"))
+        elif kind == wire.FOREIGN_ABORT:
+            self.on_abort(payload)
+            return
         self.on_activity()
 
     def _decode(self, header: bytes, columns: list[memoryview]) -> tuple[Batch, list[Any]]:

@@ -87,6 +87,7 @@ class TokenizeStage(TextCalls):
         self._cancelled: set[str] = set()
         self._at_hand: _Job | None = None  # the one that is being sent, or failed
         self._room = _SLICE  # jobs that may still start in this turn
+        self._shared = 0  # aborts that other frontends were told of
 
     def connect(self, detok: dict[int, Port]) -> None:
         """Ports to the detok stages, by core."""
@@ -136,6 +137,8 @@ class TokenizeStage(TextCalls):
             self.forget_call(message[1])
         elif kind == frame.T_PARSE:
             self.parse(*message[1:])
+        elif kind == frame.T_SHARE:
+            self._share(message[1])
 
     def pure_poll(self) -> bool:
         """Whether messages or jobs wait."""
@@ -324,6 +327,13 @@ class TokenizeStage(TextCalls):
             return
         self._aborts.post_urgent(
             wire.ABORT, rid.encode(), wire.request_parts(messages.pack_abort(self._pack, rid), [])
+        )
+
+    def _share(self, rids: list[str] | None) -> None:
+        """A client's abort, to whatever other frontends the scheduler has."""
+        self._shared += 1
+        self._aborts.post_urgent(
+            wire.SHARED_ABORT, b"%d" % self._shared, (frame.encode((frame.D_ABORT, rids)),)
         )
 
     def _control(self, rid: str, header: bytes) -> None:
