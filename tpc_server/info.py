@@ -93,6 +93,10 @@ STATE_FIELDS: Final = frozenset(
 )
 _MEMORY_FIELDS: Final = frozenset(("weight", "kvcache", "token_capacity", "graph", "cuda_graph"))
 
+_STARTUP_FIELDS: Final = frozenset(
+    ("load_weight", "kv_cache_allocation", "scheduler_e2e", "cuda_graph", "tokenizer_e2e")
+)
+
 
 def _plain(value: Any) -> bool:
     return value is None or (isinstance(value, (bool, int, float)) and isfinite(value))
@@ -118,6 +122,18 @@ def allowed_state(state: Any) -> dict[str, Any]:
         elif key == "memory_usage" and isinstance(value, dict):
             out[key] = {k: v for k, v in value.items() if k in _MEMORY_FIELDS and _plain(v)}
     return out
+
+
+def startup_times(state: Any) -> dict[str, Any] | None:
+    """How long the parts of the scheduler's start took, in seconds; None where it does not say."""
+    value = state.get("rust_server_startup_time") if isinstance(state, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return {
+        key: {k: v for k, v in part.items() if _plain(v)} if isinstance(part, dict) else part
+        for key, part in value.items()
+        if key in _STARTUP_FIELDS and (isinstance(part, dict) or _plain(part))
+    }
 
 
 class ServerInfo:
@@ -186,11 +202,15 @@ class ServerInfo:
             "core_plan": plan.to_json(),
         }
 
-    def server_body(self, counters: dict[str, dict[str, int]], states: list[Any]) -> bytes:
+    def server_body(
+        self, counters: dict[str, dict[str, int]], states: list[Any],
+        startup: dict[str, Any] | None = None,
+    ) -> bytes:  # fmt: skip
         """Body of /server_info with the cores' newest published counters."""
         return native.to_json(
             {
                 **self.server,
+                **({} if startup is None else {"startup_time": startup}),
                 "uptime_s": int(time.time()) - self.started,
                 "cores": counters,
                 "internal_states": states,

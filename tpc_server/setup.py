@@ -16,7 +16,7 @@ from .boundary.server_args import DisaggregationMode, ServerArgs
 from .config import Options
 from .contract.limits import Limits
 from .contract.openai import OpenAIFacts, default_sampling
-from .info import ServerInfo, allowed_state, core_counters
+from .info import ServerInfo, allowed_state, core_counters, startup_times
 from .loads import LoadFacts, render
 from .metrics.http import HttpMeter
 from .metrics.layout import Layout
@@ -113,12 +113,14 @@ class CoreSetup:
         """Status, body and content type of the answer to a control request (None: no reply)."""
         if name == "server_info":
             states: list[Any] = []
+            startup = None
             if payload is not None:
                 reply = codec.unpack(payload)
                 if isinstance(reply, dict):
                     states.append(allowed_state(reply.get("internal_state")))
+                    startup = startup_times(reply.get("internal_state"))
             counters = core_counters(self._words, self._link)
-            return 200, self.info.server_body(counters, states), http.JSON
+            return 200, self.info.server_body(counters, states, startup), http.JSON
         if name.startswith("loads "):
             _, began, wanted = name.split(" ", 2)
             answer = render(self.loads, wanted, payload, core_counters(self._words, self._link))

@@ -301,11 +301,14 @@ def test_server_info_is_an_allow_list(start):
     run = start(launch_server_info=json.dumps(poison))
     run.scheduler.control["GetInternalStateReq"] = {
         "internal_state": {"api_key": "K5", "last_gen_throughput": 1.5, "server_args": {"k": "K6"},
-                           "memory_usage": {"weight": 1.0, "secret": "K7"}}
+                           "memory_usage": {"weight": 1.0, "secret": "K7"},
+                           "rust_server_startup_time": {"load_weight": 0.5, "secret": "K8",
+                                                        "cuda_graph": {"decode": 0.1}}}
     }  # fmt: skip
     answer = call(run.address, "GET", "/server_info")
     info = answer.json()
-    assert not any(f"K{i}".encode() in answer.body for i in range(1, 8))
+    assert not any(f"K{i}".encode() in answer.body for i in range(1, 9))
+    assert info["startup_time"] == {"load_weight": 0.5, "cuda_graph": {"decode": 0.1}}
     assert info["frontend"] == "tpc" and info["mode"] == "in-process" and info["http"] == "native"
     assert info["dtype"] == "float32" and isinstance(info["gil_enabled"], bool)
     assert info["internal_states"] == [

@@ -52,6 +52,7 @@ def test_who_runs(sglang):
     info = call(sglang.address, "GET", "/server_info").json()
     assert (info["frontend"], info["mode"], info["gil_enabled"]) == ("tpc", "sidecar", False)
     assert info["version"] == "0.5.23"
+    assert info["startup_time"]["tokenizer_e2e"] > info["startup_time"]["scheduler_e2e"] > 0
     (scheduler,), (frontend,) = sglang.schedulers(), sglang.frontends()
     assert frontend.ppid() == scheduler.pid
     # Nothing of an operator's secrets, nor any argument, is on its command line.

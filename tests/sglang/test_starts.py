@@ -24,7 +24,8 @@ KEY_TEXT, ADMIN_TEXT = "opens-the-api", "opens-it-all"
 @pytest.fixture(scope="module")
 def locked(serve):
     """An SGLang with keys, warmed up without them."""
-    return serve("tpc", "--api-key", KEY_TEXT, "--admin-api-key", ADMIN_TEXT).wait()
+    flags = ("--api-key", KEY_TEXT, "--admin-api-key", ADMIN_TEXT, "--enable-metrics")
+    return serve("tpc", *flags).wait()
 
 
 def status(sglang, method, path, key=None):
@@ -55,6 +56,30 @@ def test_unknown_paths_want_a_key_and_no_key_is_shown(locked):
     with Client(locked.address) as client:
         shown = client.call("GET", "/server_info", None, Authorization=f"Bearer {KEY_TEXT}")
     assert KEY_TEXT.encode() not in shown.body and ADMIN_TEXT.encode() not in shown.body
+
+
+def test_metrics_are_those_that_operators_graph(locked):
+    """The scheduler's families and the frontend's, from SGLang's one directory."""
+    body = {"text": "Hello world", "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
+    bearer = {"Authorization": f"Bearer {KEY_TEXT}"}
+    with Client(locked.address, timeout=60) as client:
+        assert client.call("POST", "/generate", body, **bearer).status == 200
+        text = client.call("GET", "/metrics", None, **bearer).body.decode()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    values = {line.partition("{")[0] for line in lines}
+    ours = ("prompt_tokens_total", "generation_tokens_total", "num_requests_total",
+            "time_to_first_token_seconds_count", "e2e_request_latency_seconds_count")  # fmt: skip
+    theirs = ("num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate")
+    assert {f"sglang:{name}" for name in (*ours, *theirs)} <= values
+    assert all('model_name="tiny-model"' in line for line in lines if line.startswith("sglang:"))
+
+
+def test_the_weights_are_checked(locked):
+    bearer = {"Authorization": f"Bearer {ADMIN_TEXT}"}
+    with Client(locked.address, timeout=60) as client:
+        found = client.call("POST", "/weights_checker", {"action": "checksum"}, **bearer)
+    assert found.status == 200, found.body
+    assert found.json()
 
 
 def test_zz_the_scheduler_is_killed_in_mid_stream(locked):
