@@ -300,7 +300,6 @@ def child_command() -> list[str]:
 
     Raises StartError with what to do when there is none.
     """
-    root = str(Path(__file__).resolve().parents[2])
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         python = sys.executable
     else:
@@ -312,5 +311,19 @@ def child_command() -> list[str]:
                 "no free-threaded interpreter is prepared: run `tpc-server setup` first"
             )
         python = str(found)
-    code = f"import sys; sys.path.insert(0, {root!r}); from tpc_server.link.frontend import main"
-    return [python, "-c", f"{code}; sys.exit(main(sys.argv[1:]))"]
+    # Not by the module path: beside an installed package lie others, for this process's Python.
+    home = Path(__file__).resolve().parents[1]
+    code = f"home = {str(home)!r}\n{_CHILD}"
+    return [python, "-P", "-c", code]
+
+
+_CHILD: Final = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location(
+    "tpc_server", home + "/__init__.py", submodule_search_locations=[home]
+)
+sys.modules["tpc_server"] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+from tpc_server.link.frontend import main
+sys.exit(main(sys.argv[1:]))
+"""
