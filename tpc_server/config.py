@@ -71,6 +71,12 @@ class Options:
     health_probe: bool = field(
         default_factory=lambda: env_flag("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", True)
     )
+    # How long a prefill server knows which rank serves a request.
+    registry_entry_s: float = field(
+        default_factory=lambda: env_number(
+            "SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL", 120.0
+        )
+    )
     show_openapi: bool = field(default_factory=lambda: not env_flag("DISABLE_OPENAPI_DOC", False))
     warmup_timeout_s: float = field(
         default_factory=lambda: env_number("SGLANG_WARMUP_TIMEOUT", -1.0)

@@ -6,16 +6,17 @@ mesh whose other end the scheduler's process holds.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from . import core as cores_
-from . import mesh
+from . import mesh, registry
 from .affinity.plan import CorePlan
 from .boundary import wire
-from .boundary.server_args import ServerArgs
+from .boundary.server_args import DisaggregationMode, ServerArgs
 from .config import Options
 from .core import Core
 from .counters import snapshot
@@ -74,7 +75,10 @@ class Frontend:
     def __init__(
         self, args: ServerArgs, options: Options, link: Mesh, listeners: Mapping[int, Any],
         texts: tuple[LoadedTokenizer | None, ChatSource | None], log: LogWriter,
+        registry_fd: int = -1,
     ) -> None:  # fmt: skip
+        """`registry_fd`: what other frontends of a prefill server share; taken over. Without one
+        it has its own."""
         if args.metrics is not None:
             load()
         self.options = options
@@ -85,10 +89,14 @@ class Frontend:
         self._ends = Ends(link)
         self._words = self._ends.words
         self._wake = EventFd()
+        if registry_fd < 0 and args.disaggregation_mode == DisaggregationMode.Prefill:
+            registry_fd = registry.create()
+        self._registry_fd = registry_fd
         info = ServerInfo(args, link.plan, self.mode, "native")
         self.setup = CoreSetup(
-            args, options, texts[0], info, log.log, self._wake.write, link, self._words, texts[1]
-        )
+            args, options, texts[0], info, log.log, self._wake.write, link, self._words, texts[1],
+            registry_fd,
+        )  # fmt: skip
         # Signals, drains and warm-ups come from whatever thread asks; one ring end per core.
         self._alien_lock = threading.Lock()
         self._alien = [self._ends.sender(ALIEN, c) for c in range(link.n)]
@@ -186,6 +194,8 @@ class Frontend:
                 core.close()
         if not any(thread.is_alive() for thread in self._threads):
             self._close_link()
+            if self._registry_fd >= 0:
+                os.close(self._registry_fd)
         self._log.close()
 
     def _close_listeners(self) -> None:

@@ -44,7 +44,7 @@ class CoreSetup:
     def __init__(
         self, args: ServerArgs, options: Options, tokenizer: LoadedTokenizer | None,
         info: ServerInfo, log: Callable[..., None], wake_main: Callable[[], None], link: Any,
-        words: Any, chat_template: ChatSource | None = None,
+        words: Any, chat_template: ChatSource | None = None, registry_fd: int = -1,
     ) -> None:  # fmt: skip
         model = args.model_config
         self.log = log
@@ -77,6 +77,9 @@ class CoreSetup:
         self.http_meter: HttpMeter | None = None  # of one core
         self.layout: Layout | None = None  # of metrics; each core makes its own
         self.is_prefill = args.disaggregation_mode == DisaggregationMode.Prefill
+        self.is_half = args.disaggregation_mode != DisaggregationMode.Null  # prefill, or decode
+        self.registry_fd = registry_fd
+        self.registry_entry_s = options.registry_entry_s
         # Keys themselves stay with the starting thread.
         self.key_digests = tuple(digest(key.encode()) for key in options.api_keys)
         self.admin_key_digests = tuple(digest(key.encode()) for key in options.admin_api_keys)

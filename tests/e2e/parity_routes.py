@@ -20,6 +20,16 @@ SERVED: dict[str, tuple[str, str, str]] = {
     "/hicache/storage-backend/clear": (
         "POST", "POST", "a failure says so (Python: 400, and that it was cleared)",
     ),
+    "/route": (
+        "GET, PUT of a prefill server", "another port's",
+        "of a prefill server; outlives a frontend",
+    ),
+    "/register_dp_rank": (
+        "POST of a prefill server", "another port's", "of a prefill server; outlives a frontend",
+    ),
+    "/query_dp_ranks": (
+        "POST of a prefill server", "another port's", "at most 16384 rooms at once",
+    ),
     "/tokenize": ("POST", "POST", "at most 4096 entries; types are strict"),
     "/v1/tokenize": ("POST", "POST", "as /tokenize"),
     "/detokenize": (

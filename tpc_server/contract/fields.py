@@ -31,6 +31,7 @@ ANY: Final = 14
 STRINGS: Final = 15  # a string or a list of strings
 IDS: Final = 16  # as IDS_LIST, without nulls
 STR_ARRAY: Final = 17  # a list of strings
+INTS: Final = 18  # a list of integers
 
 
 class RequestField(NamedTuple):

@@ -52,13 +52,15 @@ def main(argv: list[str]) -> int:
           f" {given.attach}", flush=True)  # fmt: skip
     try:
         while True:
-            channel, config = _scheduler(given.attach, bound)
+            channel, message = _scheduler(given.attach, bound)
+            config: dict[str, Any] = message["config"]
+            registry_fd = channel.take_fds().pop() if message.get("registry") else -1
             config["plan"] = plain.plan_to_plain(plan)
             config["args"] |= {"host": given.host, "port": bound.port}
             config["mask"] = None
             print("tpc-server: attached", flush=True)
             copies = [[sock.dup() for sock in group] for group in bound.groups]
-            why = serve(channel, config, copies, [], interactive=True)
+            why = serve(channel, config, copies, [], registry_fd, interactive=True)
             for group in copies:
                 for sock in group:
                     sock.close()
@@ -91,7 +93,8 @@ def _scheduler(path: str, bound: Bound) -> tuple[Channel, dict[str, Any]]:
             channel = Channel(sock)
             try:
                 message = channel.wait(_CONFIG_S)
-                return channel, dict(message["config"])
+                message["config"] = dict(message["config"])
+                return channel, message
             except (TimeoutError, LinkClosed, KeyError):
                 channel.close()
                 time.sleep(_RETRY_S)

@@ -50,9 +50,10 @@ class Seat:
     def __init__(
         self, hub: Hub, listeners: list[list[socket.socket]], config: dict[str, Any],
         command: list[str], stall_s: float, log: Callable[[str], None],
-        metrics: MetricsArea | None = None, first_slot: int = 0,
+        metrics: MetricsArea | None = None, first_slot: int = 0, registry_fd: int = -1,
     ) -> None:  # fmt: skip
-        """`metrics`: what all frontends count in, from `first_slot` on SLOTS are this seat's."""
+        """`metrics`: what all frontends count in, from `first_slot` on SLOTS are this seat's.
+        `registry_fd`: of a prefill server, for all of them."""
         self.listeners = listeners
         self._hub = hub
         self._config = config
@@ -61,6 +62,7 @@ class Seat:
         self._log = log
         self._metrics = metrics
         self._first_slot = first_slot
+        self._registry_fd = registry_fd
         self.link: Link | None = None
         self._starting: Starting | None = None
         self._retired: list[Link] = []
@@ -87,12 +89,18 @@ class Seat:
                 ours.close()
                 raise StartError(f"{self._command[0]} does not start: {error}") from None
         channel = Channel(ours)
-        words = {"config": self._config, "listeners": [len(group) for group in self.listeners]}
+        words: dict[str, Any] = {
+            "config": self._config,
+            "listeners": [len(group) for group in self.listeners],
+        }
         fds = [sock.fileno() for group in self.listeners for sock in group]
         slot = self._free_slot()
         if self._metrics is not None:
             words["metrics"] = [self._metrics.region.size, self._metrics.slots, slot]
             fds.append(self._metrics.region.fd)
+        if self._registry_fd >= 0:
+            words["registry"] = True
+            fds.append(self._registry_fd)
         channel.send(words, fds)
         self._starting = Starting(process, channel, slot)
 

@@ -46,11 +46,13 @@ def main(argv: list[str]) -> int:
     except (TimeoutError, LinkClosed):
         return 1
     fds = channel.take_fds()
+    registry_fd = fds.pop() if message.get("registry") else -1
     metrics = message.get("metrics") or []  # size in bytes, slots, own slot
     if metrics:
         metrics.insert(0, fds.pop())
     listeners = sockets_of(message["listeners"], fds)
-    return 1 if serve(channel, message["config"], listeners, metrics) == FAILED else 0
+    why = serve(channel, message["config"], listeners, metrics, registry_fd)
+    return 1 if why == FAILED else 0
 
 
 def _follow_parent() -> None:
@@ -73,11 +75,12 @@ def sockets_of(groups: list[int], fds: list[int]) -> list[list[socket.socket]]:
 
 def serve(
     channel: Channel, config: dict[str, Any], listeners: list[list[socket.socket]],
-    metrics: list[int], interactive: bool = False,
+    metrics: list[int], registry_fd: int = -1, interactive: bool = False,
 ) -> str:  # fmt: skip
     """Serve one scheduler until it is gone or says so; FAILED, GONE or OVER (told to end).
 
-    `metrics`: the region of all frontends' metrics, as `make_mesh` takes it. `interactive`: an
+    `metrics`: the region of all frontends' metrics, as `make_mesh` takes it; `registry_fd`: of a
+    prefill server. `interactive`: an
     interrupt ends it too, otherwise that is the scheduler's affair.
     """
     # A child that was restarted must not keep the mask of the thread that restarted it.
@@ -113,8 +116,9 @@ def serve(
     ingress = plan.stage_cores("ingress")
     try:
         frontend = Sidecar(
-            args, options, link, dict(zip(ingress, listeners, strict=True)), texts, log
-        )
+            args, options, link, dict(zip(ingress, listeners, strict=True)), texts, log,
+            registry_fd,
+        )  # fmt: skip
     except (ServerError, OSError) as error:
         channel.send({"failed": str(error)})
         return FAILED
@@ -160,6 +164,8 @@ class _Life:
                         return self._end(SCHEDULER_GONE, GONE)
                 else:
                     frontend.wait_event(0)
+            if self._asked and not self._leave_at:
+                self._drain(5.0, soft=False)
             if self._hangups:
                 self._hangups = 0
                 self._channel.send({"reload": True})
@@ -216,10 +222,8 @@ class _Life:
         self._hangups += 1
 
     def on_term(self, number: int, frame: Any) -> None:
-        """A signal: drain, once."""
+        """A signal: drain, once; from the loop, which may hold a lock now."""
         self._asked = True
-        if not self._leave_at:
-            self._drain(5.0, soft=False)
 
 
 if __name__ == "__main__":

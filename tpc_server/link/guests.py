@@ -26,13 +26,14 @@ class Guests:
 
     def __init__(
         self, hub: Hub, path: str, config: dict[str, Any], stall_s: float,
-        log: Callable[[str], None],
+        log: Callable[[str], None], registry_fd: int = -1,
     ) -> None:  # fmt: skip
         self._hub = hub
         self._path = path
         self._config = config
         self._stall_s = stall_s
         self._log = log
+        self._registry_fd = registry_fd
         self._coming: list[tuple[Channel, float]] = []
         self.links: list[Link] = []
         try:
@@ -58,7 +59,9 @@ class Guests:
             except OSError:
                 return
             channel = Channel(peer)
-            if channel.send({"config": self._config, "listeners": []}):
+            fds = [self._registry_fd] if self._registry_fd >= 0 else []
+            words = {"config": self._config, "listeners": [], "registry": bool(fds)}
+            if channel.send(words, fds):
                 self._coming.append((channel, time.monotonic()))
             else:
                 channel.close()

@@ -13,10 +13,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from .. import registry
 from ..affinity import sglang_rules
 from ..boundary import wire
 from ..boundary.port import RECV_MAX, IngressRequest
-from ..boundary.server_args import ServerArgs
+from ..boundary.server_args import DisaggregationMode, ServerArgs
 from ..config import Options
 from ..counters import snapshot
 from ..listen import Bound, bind
@@ -90,12 +91,15 @@ class SidecarServer:
             "mode": self.mode,
             "drain_s": _DRAIN_S,
         }
+        self._registry_fd = -1
+        if server_args.disaggregation_mode == DisaggregationMode.Prefill:
+            self._registry_fd = registry.create()
         self._metrics = _area(server_args, len(plan.cores), frontends * SLOTS)
         for k in range(frontends):
             group = self._bound.groups[k * ingress : (k + 1) * ingress]
             seat = Seat(
                 self.hub, group, config, command, options.stall_s * 2, _log, self._metrics,
-                k * SLOTS,
+                k * SLOTS, self._registry_fd,
             )  # fmt: skip
             self.seats.append(seat)
         try:
@@ -115,8 +119,9 @@ class SidecarServer:
         assert path is not None
         try:
             guests = Guests(
-                self.hub, path, config | {"mode": "attached"}, options.stall_s * 2, _log
-            )
+                self.hub, path, config | {"mode": "attached"}, options.stall_s * 2, _log,
+                self._registry_fd,
+            )  # fmt: skip
         except OSError as error:
             raise StartError(f"cannot listen for frontends at {path}: {error}") from None
         self.guests = guests
@@ -242,6 +247,8 @@ class SidecarServer:
         self._bound.close()
         if self._metrics is not None:
             self._metrics.close()
+        if self._registry_fd >= 0:
+            os.close(self._registry_fd)
 
     def _tend(self) -> None:
         for seat in self.seats:

@@ -13,6 +13,7 @@ from ..contract.fields import REFUSED, REQUEST_TABLE, RequestField
 from ..contract.limits import MAX_RID_BYTES
 from ..contract.openai_fields import CHAT_TABLE, COMPLETION_TABLE, OpenAIField
 from ..contract.parse import PARSE_TABLE, SEPARATE_TABLE
+from ..contract.registry import DP_RANK_TABLE, QUERY_TABLE, ROUTE_TABLE
 from ..contract.sampling import SAMPLING_TABLE, SamplingField
 from ..contract.texts import DETOKENIZE_TABLE, TOKENIZE_TABLE
 from ..contract.values import HUGE, I64_MAX, I64_MIN
@@ -91,6 +92,7 @@ _KINDS: Final[dict[int, Schema]] = {
     F.HINTS: _any(_HINTS, _list(_nullable(_HINTS))),
     F.STRINGS: _any(_STR, _list(_STR)),
     F.STR_ARRAY: _list(_STR),
+    F.INTS: _list(_I64),
     F.OBJECT: _OBJECT,
     F.OBJECTS: _list(_OBJECT),
     F.ANY: {},
@@ -122,6 +124,8 @@ def request_field(row: RequestField) -> Schema:
         one = _BOOL if row.kind == F.BOOL_LIST else _at_least(row.low)
         # Entries may be null where nothing is asked for by default.
         schema = _any(one, _list(one if row.default is not None else _nullable(one)))
+    elif row.kind == F.INT:
+        schema = _at_least(row.low)
     elif row.kind == F.IDS_LIST or row.kind == F.IDS:
         ids = _list(_at_least(row.low))
         schema = _any(ids, _list(ids if row.kind == F.IDS else _nullable(ids)))
@@ -189,6 +193,10 @@ def _object(table: tuple[RequestField, ...], required: tuple[str, ...] = ()) -> 
     if required:
         out["required"] = list(required)
     return out
+
+
+def _needed(table: tuple[RequestField, ...]) -> tuple[str, ...]:
+    return tuple([row.name for row in table if not row.nullable])
 
 
 def _generate() -> Schema:
@@ -259,6 +267,9 @@ def request_types() -> dict[str, Schema]:
         "SeparateRequest": _object(SEPARATE_TABLE, ("text",)),
         "CheckWeightsRequest": _object(WEIGHTS_TABLE),
         "AttachRequest": _object(ATTACH_TABLE, ("hicache_storage_backend",)),
+        "RegisterRequest": _object(ROUTE_TABLE, _needed(ROUTE_TABLE)),
+        "RoomRequest": _object(DP_RANK_TABLE, _needed(DP_RANK_TABLE)),
+        "RoomsRequest": _object(QUERY_TABLE, _needed(QUERY_TABLE)),
     }
 
 
@@ -290,4 +301,6 @@ EXAMPLES: Final[dict[str, Any]] = {
     },
     "CheckWeightsRequest": {"action": "checksum"},
     "AttachRequest": {"hicache_storage_backend": "file"},
+    "RoomRequest": {"bootstrap_room": 1, "dp_rank": 0},
+    "RoomsRequest": {"bootstrap_rooms": [1, 2]},
 }

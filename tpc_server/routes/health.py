@@ -14,6 +14,8 @@ from .base import PROBE_PLAN, Handlers
 if TYPE_CHECKING:
     from ..stages.connections import Connection
 
+# The host that SGLang's two halves know to be none.
+NOBODY: Final = "2.2.2.2"
 WARMUP_PROMPT: Final = "The capital city of France is"
 
 
@@ -79,6 +81,9 @@ class HealthHandlers(Handlers):
         sampling = messages.sampling_template()
         sampling[messages.SAMPLING["max_new_tokens"]] = max_new_tokens
         sampling[messages.SAMPLING["top_k"]] = 1
+        if self.setup.is_half:  # nobody is on the other side of a request of our own
+            wanted[messages.GENERATE["bootstrap_host"]] = NOBODY
+            wanted[messages.GENERATE["bootstrap_room"]] = 0
         wanted[messages.GENERATE["sampling_params"]] = sampling
         self._tok_port.send(
             (frame.T_JOB, self._detok_core, [(rid, text, ids, wanted, None, False)])

@@ -20,7 +20,8 @@ from .info import InfoHandlers
 from .metrics import MetricsHandlers
 from .openai import OpenAIHandlers
 from .parse import ParseHandlers
-from .table import ROUTES, Route
+from .registry import RegistryHandlers
+from .table import REGISTRY, ROUTES, Route
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 class Router(
     OpenAIHandlers, ControlHandlers, ParseHandlers, HealthHandlers, InfoHandlers, MetricsHandlers,
-    AdmissionHandlers,
+    RegistryHandlers, AdmissionHandlers,
 ):  # fmt: skip
     """Handlers of one ingress core, by method and path."""
 
@@ -43,6 +44,8 @@ class Router(
         self._prefixes: list[tuple[bytes, Route]] = []
         for route in ROUTES:
             if route.handler in ("openapi", "docs") and not setup.show_openapi:
+                continue
+            if route.handler in REGISTRY and setup.registry_fd < 0:
                 continue
             path, parameter, _ = route.path.partition("{")
             if parameter:

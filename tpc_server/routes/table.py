@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["ADMIN", "ADMIN_OPTIONAL", "KEY", "OPEN", "ROUTES", "Query", "Route"]
+__all__ = ["ADMIN", "ADMIN_OPTIONAL", "KEY", "OPEN", "REGISTRY", "ROUTES", "Query", "Route"]
 
 # Who may call a route (SGLang's levels; its health family is open by path).
 OPEN: Final = 0  # anybody, also where keys are set
 KEY: Final = 1  # the API key, where one is set
 ADMIN_OPTIONAL: Final = 2  # the admin key where one is set, else as KEY
 ADMIN: Final = 3  # the admin key; nobody where none is set
+
+
+# Handlers of the routes that only a prefill server has.
+REGISTRY: Final = ("registry_route", "register_dp_rank", "query_dp_ranks")
 
 
 class Query(NamedTuple):
@@ -65,6 +69,22 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "/hicache/storage-backend/clear", ("POST",), "clear_hicache", ADMIN_OPTIONAL,
         "Empty the storage behind the scheduler's cache",
+    ),
+    Route(
+        "/route", ("GET", "PUT"), "registry_route", OPEN,
+        "Prefill servers only: where the ranks are, for decode nodes; they register by PUT",
+        "RegisterRequest",
+        query=tuple([Query(name, "integer", "-1: the server as a whole") for name in (
+            "prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank",
+        )]),
+    ),
+    Route(
+        "/register_dp_rank", ("POST",), "register_dp_rank", OPEN,
+        "Prefill servers only: which rank serves a request", "RoomRequest",
+    ),
+    Route(
+        "/query_dp_ranks", ("POST",), "query_dp_ranks", OPEN,
+        "Prefill servers only: which ranks serve some requests", "RoomsRequest",
     ),
     Route(
         "/tokenize", ("POST",), "tokenize", KEY, "The token ids of texts", "TokenizeRequest"
