@@ -17,7 +17,7 @@ from tests import tiny_tokenizer
 from tests.e2e.test_sidecar import until
 from tests.fake_scheduler import FakeScheduler
 from tests.http_client import Client, call
-from tpc_server import ModelConfig, Options, ServerArgs
+from tpc_server import DisaggregationMode, ModelConfig, Options, ServerArgs
 from tpc_server.link.server import SidecarServer
 
 pytestmark = pytest.mark.timeout(180)
@@ -69,12 +69,12 @@ def scheduler(model_folder, tmp_path):
     """`scheduler()`: a scheduler that lets frontends in, and starts none."""
     running = []
 
-    def begin(manual=False):
+    def begin(manual=False, **more):
         server = SidecarServer(
             ServerArgs(
                 model_path=str(model_folder), served_model_name="tiny", port=0, log_level="error",
                 skip_server_warmup=True,
-                model_config=ModelConfig(context_len=4096, vocab_size=tiny_tokenizer.VOCAB),
+                model_config=ModelConfig(context_len=4096, vocab_size=tiny_tokenizer.VOCAB), **more,
             ),
             options=Options(attach=str(tmp_path / "attach.sock")), frontends=0,
         )  # fmt: skip
@@ -117,6 +117,26 @@ def test_each_side_may_start_first_and_be_restarted(scheduler, tmp_path):
         if outside.process.poll() is None:
             outside.process.kill()
             outside.process.wait()
+
+
+def test_attached_frontends_share_the_registry(scheduler, tmp_path):
+    """Of a prefill server: what one was told another knows, and the next."""
+    scheduler(disaggregation_mode=DisaggregationMode.Prefill)
+    first, second = Outside(tmp_path / "attach.sock"), Outside(tmp_path / "attach.sock")
+    try:
+        for one in (first, second):
+            until(lambda one=one: one.status() == 200)
+        body = {"bootstrap_room": 5, "dp_rank": 2}
+        assert call(first.address, "POST", "/register_dp_rank", body).status == 200
+        assert first.end() == 0
+        wanted = {"bootstrap_rooms": [5]}
+        assert call(second.address, "POST", "/query_dp_ranks", wanted).json() == {"5": 2}
+        assert second.end() == 0
+    finally:
+        for one in (first, second):
+            if one.process.poll() is None:
+                one.process.kill()
+                one.process.wait()
 
 
 def test_an_attached_frontend_that_is_killed_frees_its_requests(scheduler, tmp_path):

@@ -151,12 +151,13 @@ def test_arguments_are_refused_before_the_model_is_loaded(folder):
         ("encoder_only", True, "encoder"),
         ("use_ray", True, "Ray"),
         ("nnodes", 2, "--nnodes 2: "),
-        ("disaggregation_mode", "prefill", "/route"),
     ],
 )
 def test_what_is_refused(flag, value, words):
-    args = SimpleNamespace(nnodes=1, disaggregation_mode="decode", grpc_port=None)
-    refusals.by_arguments(args)
+    args = SimpleNamespace(nnodes=1, grpc_port=None)
+    for mode in ("null", "decode", "prefill"):
+        args.disaggregation_mode = mode
+        refusals.by_arguments(args)
     setattr(args, flag, value)
     with pytest.raises(Problem) as found:
         refusals.by_arguments(args)

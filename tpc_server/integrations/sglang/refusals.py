@@ -15,11 +15,9 @@ OTHERWISE: Final = "unset SGLANG_FRONTEND to serve it with SGLang's own"
 
 def by_arguments(args: Any) -> None:
     """Raises Problem on launch arguments that ask for what we do not have."""
-    for flag, wanted, why in _REFUSED:
+    for flag, why in _REFUSED:
         value = getattr(args, flag, None)
         if value in (None, False, 0, ""):
-            continue
-        if wanted is not None and value not in wanted:
             continue
         shown = "" if value is True else f" {value}" if flag in _SHOWN else " …"
         raise Problem(f"--{flag.replace('_', '-')}{shown}: {why}; {OTHERWISE}")
@@ -40,23 +38,18 @@ def by_model(model: Any) -> None:
 
 _GRPC: Final = "there is no gRPC here"
 _TLS: Final = "there is no TLS here yet, terminate it in front"
-# flag, values that are refused (None: any), reason. None, False, 0 and "" are never refused.
+# flag, reason. None, False, 0 and "" are never refused.
 _REFUSED: Final = (
-    ("smg_grpc_mode", None, _GRPC),
-    ("grpc_mode", None, _GRPC),
-    ("grpc_port", None, _GRPC),
-    ("encoder_only", None, "an encoder has no text to serve"),
-    ("use_ray", None, "Ray starts the processes its own way"),
-    ("is_embedding", None, "only text generation is served"),
-    ("enable_watermark", None, "watermarks are not sent on"),
-    ("ssl_certfile", None, _TLS),
-    ("ssl_keyfile", None, _TLS),
-    ("ssl_ca_certs", None, _TLS),
-    ("enable_ssl_refresh", None, _TLS),
-    (
-        "disaggregation_mode",
-        ("prefill",),
-        "the registry that decode nodes ask (/route) is not here yet",
-    ),
+    ("smg_grpc_mode", _GRPC),
+    ("grpc_mode", _GRPC),
+    ("grpc_port", _GRPC),
+    ("encoder_only", "an encoder has no text to serve"),
+    ("use_ray", "Ray starts the processes its own way"),
+    ("is_embedding", "only text generation is served"),
+    ("enable_watermark", "watermarks are not sent on"),
+    ("ssl_certfile", _TLS),
+    ("ssl_keyfile", _TLS),
+    ("ssl_ca_certs", _TLS),
+    ("enable_ssl_refresh", _TLS),
 )
-_SHOWN: Final = ("grpc_port", "disaggregation_mode")
+_SHOWN: Final = ("grpc_port",)
