@@ -110,7 +110,9 @@ def available(peers: list[str], prepared: Prepared) -> list[str]:
     for peer in peers:
         if peer.startswith("granian") and prepared.granian is None:
             say(f"{PEERS[peer]}: left out, not available for this interpreter")
-        elif peer == "tpc" and not importable("from tpc_server import Server, ServerArgs"):
+        elif peer in ("tpc", "sidecar") and not importable(
+            "from tpc_server import Server, ServerArgs"
+        ):
             say("tpc_server: left out, this interpreter cannot import its Server")
         else:
             kept.append(peer)

@@ -26,12 +26,13 @@ STOP_TIMEOUT_S = 20.0
 
 PEERS = {
     "tpc": "tpc_server, free-threaded CPython",
+    "sidecar": "tpc_server, scheduler on a GIL CPython 3.12",
     "rust": "SGLang 0.5.23 Rust server",
     "granian": "granian RSGI, a coroutine per stream",
     "granian-loop": "granian RSGI, one task for all streams",
     "floor": "send() floor",
 }
-HAS_SCHEDULER = ("tpc", "rust")
+HAS_SCHEDULER = ("tpc", "sidecar", "rust")
 
 
 class PeerFailed(RuntimeError):
@@ -56,8 +57,9 @@ def peer_command(
     """The command line of a peer, without the CPU mask."""
     common = ["--port", str(port), "--board", str(board), "--tick-ms", str(workload.tick_ms)]
     if peer in HAS_SCHEDULER:
-        python = prepared.gil_python if peer == "rust" else Path(sys.executable)
-        command = [str(python), "-m", "perf.peer", peer, *common, "--model", str(prepared.model)]
+        python = Path(sys.executable) if peer == "tpc" else prepared.gil_python
+        kind = "rust" if peer == "rust" else "tpc"
+        command = [str(python), "-m", "perf.peer", kind, *common, "--model", str(prepared.model)]
         command += ["--workers", str(layout.io_cores)]
         if layout.io_cores > 1:
             command += ["--cores", ",".join(map(str, layout.server_cpus))]
@@ -93,6 +95,7 @@ class RunningPeer:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            env={**os.environ, "TPC_PYTHON": sys.executable},  # of a sidecar's child
         )
         assert self.process.stdout is not None
         self.reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
