@@ -2,8 +2,8 @@
 
 usage: python perf/push.py [--rounds N] [--steps N]
 
-Owner: main thread; each frontend runs in a process of its own on the GIL interpreter, ours with its
-cores in a child. Timed on the scheduler's thread, CPU and wall, medians: pushing a step of 256 rows,
+Owner: main thread; each frontend runs in a process of its own on the GIL interpreter, ours with
+its cores in a child. Timed on the scheduler's thread, CPU and wall, medians: pushing a step of 256 rows,
 the same with top-5 logprobs, and draining 256 requests that wait. The rows belong to running
 requests, so that the frontend works on them meanwhile.
 """
@@ -125,8 +125,8 @@ def serve(options: argparse.Namespace) -> None:
             time.sleep(max(0.0, due - time.monotonic()))
             costs.append(timed(lambda: server.push_decode_result_batch(header, data)))  # noqa: B023
         name = "logprobs" if logprobs else "plain"
-        out[f"push_{name}_cpu_us"] = statistics.median(c for c, _ in costs[10:])
-        out[f"push_{name}_wall_us"] = statistics.median(w for _, w in costs[10:])
+        out[f"push_{name}_cpu_us"] = statistics.median(c for c, _ in costs[len(costs) // 2 :])
+        out[f"push_{name}_wall_us"] = statistics.median(w for _, w in costs[len(costs) // 2 :])
         if not logprobs:
             out["drain_cpu_us"], out["drain_requests"] = drain[0][0], len(got)
         for sock in socks:
@@ -154,7 +154,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=("rust", "tpc"), help=argparse.SUPPRESS)
     parser.add_argument("--extension", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     options.workers, options.cumulative = 1, False

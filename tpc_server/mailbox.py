@@ -217,6 +217,42 @@ class Sender:
         self._dirty = True
         return True
 
+    def step(self, head: bytes, header: bytes, columns: Sequence[bytes], size: int) -> bool:
+        """One whole record without a key, `head` its header and the start of its payload, and its
+        reader woken; False: go by `post` and `flush`.
+
+        For a scheduler, which comes with cold caches once a step: the same stores in the same
+        order as those make, in one function that touches few objects.
+        """
+        producer = self._producer
+        start = producer._head
+        at = start & producer._mask
+        end = start + (size + 15 & -8)
+        if (
+            end > producer._limit
+            or producer._sent >= producer._sent_limit
+            or at + size + 8 > producer._cap
+            or self._urgent
+            or self._dirty
+        ):
+            return False
+        at += producer._base
+        producer._buf[at : at + size + 8] = b"".join((head, header, *columns))
+        producer._sent += 1
+        producer._head = end
+        producer._words[producer._head_at] = end
+        bell = self._bell
+        bell._acquire()
+        bell._release()
+        words, flag = bell._words, bell._at
+        if words[flag]:
+            words[flag] = 0
+            bell._event.write()
+            bell.written += 1
+        else:
+            bell.saved += 1
+        return True
+
     def post_urgent(self, kind: int, key: bytes, parts: Sequence[Part]) -> None:
         """Pushes, or keeps the record here until there is room; never fails.
 

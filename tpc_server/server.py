@@ -84,6 +84,8 @@ class Server(Frontend):
 
     def push_decode_result_batch(self, header: Any, data_cols: Sequence[Any]) -> bool:
         """One step's columnar frame. Blocks while a core's ring is full; False on shutdown."""
+        if not self._closed and self.port.step(header, data_cols):
+            return True
         return self._push(wire.BATCH, b"", wire.frame_parts(header, list(data_cols)))
 
     def push_control_result(self, rid: str, payload: Any) -> bool:

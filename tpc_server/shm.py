@@ -26,6 +26,7 @@ prefetcher moves them in pairs."""
 TSO_MACHINES: Final = ("x86_64", "amd64")
 STORE_BYTES: Final = 64 << 10
 """Pieces of at least this many bytes are stored without the GIL, where there is one."""
+_MADV_POPULATE_WRITE: Final = 23
 _HAS_GIL: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 Store = Callable[[int, memoryview], None]
@@ -96,6 +97,13 @@ class RegionMapping:
         self.buf = buf
         self.words = memoryview(buf).cast("Q")
         self.halves = memoryview(buf).cast("I")
+
+    def populate(self, at: int, size: int) -> None:
+        """Maps these bytes now, so that first stores do not fault page by page. Best effort."""
+        try:
+            self.buf.madvise(_MADV_POPULATE_WRITE, at, size)
+        except (OSError, ValueError):  # a kernel before 5.14, or no memory to spare
+            pass
 
     @property
     def store(self) -> Store | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..boundary import codec, messages, wire
-from ..boundary.port import IngressRequest, SchedulerPort, request_of
+from ..boundary.port import IngressRequest, SchedulerPort
 from ..mesh import STOPPED
 from ..ring import Record
 from .attached import AttachedMesh
@@ -50,19 +50,35 @@ class Link(SchedulerPort):
         self._heartbeats = [mesh.counters_at(core) for core in range(mesh.n)]
         self._poll = select.poll()
         self._poll.register(channel.fileno(), select.POLLIN)
-        self.make = self._remember
+        self.make = self._remembering()
         self.shared: list[bytes] = []  # aborts for the other links, not told yet
 
     # -- requests ----------------------------------------------------------------------
 
-    def _remember(self, record: Record) -> IngressRequest:
+    def _remembering(self) -> Callable[[Record], IngressRequest]:
         """A record as a message; a request is remembered until it ends."""
-        if record[0] == wire.REQUEST:
-            self._live[record[1]] = None
-        elif record[0] == wire.SHARED_ABORT:
-            self.shared.append(record[2])
-            return _SHARED
-        return request_of(record)
+        live, read, request = self._live, self.make, wire.REQUEST
+
+        def remember(record: Record) -> IngressRequest:
+            kind = record[0]
+            if kind == request:
+                live[record[1]] = None
+            elif kind == wire.SHARED_ABORT:
+                self.shared.append(record[2])
+                return _SHARED
+            return read(record)
+
+        return remember
+
+    def frame(self, header: Any, columns: Sequence[Any]) -> bool:
+        """One frame by the short way (`SchedulerPort.step`); False: nothing was done."""
+        if self.gone or not self.step(header, columns):
+            return False
+        if _FINISH_MARK in header:
+            self._ended.append(header)
+            if len(self._ended) > _LOG_MOST:
+                self.settle()
+        return True
 
     def recv(self, max_requests: int) -> list[IngressRequest]:
         """As any port's, without what concerns other links: that is in `shared` then."""
