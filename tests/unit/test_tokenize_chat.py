@@ -83,6 +83,19 @@ def test_the_samples_of_a_request_are_rendered_once(prompts, monkeypatch):
         prompts.encode(chat_prompt.chat([{**USER, "content": "other"}]))
 
 
+@pytest.mark.parametrize("count", [2, 51])
+def test_a_long_conversation_is_rendered_from_the_threads_own_dicts(count, prompts, monkeypatch):
+    """Another thread's are slow to look into; a copy of a short one would only cost."""
+    prompts.build()
+    chat = chat_prompt.chat([USER] * count)
+    seen = []
+    monkeypatch.setattr(
+        prompts, "_template", SimpleNamespace(prompt=lambda chat: (seen.append(chat), ("x", ""))[1])
+    )
+    prompts.encode(chat)
+    assert seen == [chat] and (seen[0][1] is chat[1]) == (count == 2)
+
+
 @pytest.fixture
 def stage():
     setup = SimpleNamespace(
