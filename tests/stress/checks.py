@@ -19,16 +19,18 @@ ABORTS: Final = ("Aborted", "Abort in waiting queue")
 
 
 class Wanted:
-    """One /generate request and its answer."""
+    """One generating request and its answer."""
 
     __slots__ = (
-        "batch", "blind", "body", "ids", "items", "logprobs", "may", "rid", "stream", "tops",
+        "batch", "blind", "body", "ids", "items", "logprobs", "may", "path", "rid", "stream",
+        "tops",
     )  # fmt: skip
 
     def __init__(
         self, rid: str, body: dict[str, Any], items: list[Expected], ids: list[str | None],
         batch: bool,
     ) -> None:  # fmt: skip
+        self.path = "/generate"  # or an OpenAI route: see openai.py
         self.rid = rid
         self.body = body
         self.items = items

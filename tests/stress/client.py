@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tests.stress import faults, oracle
 from tests.stress.checks import ABORTS, OK, Outcome, StreamCheck, Wanted, check_unary
+from tests.stress.openai import OpenAICheck, check_openai, convert
 from tests.stress.wire import Address, Conn, Gone, Wrong, chunked_request, parse_json, request
 
 GENERATE: Final = "/generate"
@@ -68,7 +69,8 @@ class Client:
         self, rid: str = "", stream: bool | None = None, least: int = 0, most: int = 60,
         batch: bool | None = None, plain: bool = False,
     ) -> Wanted:  # fmt: skip
-        """A random /generate request and its answer. `plain`: nothing that ends it early."""
+        """A random request of any route that generates, and its answer. `plain`: nothing that
+        ends it early."""
         rng = self.rng
         at_random = self.config.at_random
         plain = plain or at_random  # such ids hold no words
@@ -102,13 +104,22 @@ class Client:
         ids: list[str | None] = [rid]
         if batch:
             ids = [None] * (count * n) if n > 1 else [f"{rid}_{k}" for k in range(count)]
-        return Wanted(rid, body, items, ids, batch)
+        wanted = Wanted(rid, body, items, ids, batch)
+        if rng.random() < 0.45:
+            convert(wanted, rng, at_random)
+        return wanted
+
+    def check(self, wanted: Wanted) -> StreamCheck | OpenAICheck:
+        """What judges the events of its stream."""
+        if wanted.path == GENERATE:
+            return StreamCheck(wanted, self.config.incremental)
+        return OpenAICheck(wanted)
 
     def encode(self, wanted: Wanted, **more: str) -> bytes:
         """The request's bytes, sometimes with a chunked body."""
         if not more and self.rng.random() < 0.1:
-            return chunked_request(GENERATE, wanted.body, [self.rng.randint(1, 60), 7, 4000])
-        return request(GENERATE, wanted.body, **more)
+            return chunked_request(wanted.path, wanted.body, [self.rng.randint(1, 60), 7, 4000])
+        return request(wanted.path, wanted.body, **more)
 
     async def open(self, rcvbuf: int = 0) -> Conn:
         """A connection."""
@@ -119,7 +130,7 @@ class Client:
     ) -> Outcome | None:
         """The answer to what was sent, judged; None when the connection was cut."""
         before = conn.read_bytes
-        check = StreamCheck(wanted, self.config.incremental)
+        check = self.check(wanted)
         try:
             status, headers = await conn.head()
             if headers.get("content-type", "").startswith("text/event-stream"):
@@ -134,7 +145,8 @@ class Client:
                 value = parse_json(await conn.body(headers))
                 if status == 200 and wanted.stream:
                     raise Wrong("no event stream")
-                outcome = check_unary(wanted, status, value)
+                judge = check_unary if wanted.path == GENERATE else check_openai
+                outcome = judge(wanted, status, value)
         except Gone as gone:
             self.cut(conn, wanted.rid, gone, conn.read_bytes - before)
             return None
@@ -205,6 +217,7 @@ class Client:
         kind = outcome.kind
         if kind == OK:
             self.report.count("ok")
+            self.report.count(f"ok {wanted.path}")
             return
         if wanted.may is not None and wanted.may(outcome):
             self.report.count(f"own {kind}")

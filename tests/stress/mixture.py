@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tests.stress import faults, oracle
-from tests.stress.checks import ABORTS, OK, Outcome, StreamCheck, Wanted
+from tests.stress.checks import ABORTS, OK, Outcome, Wanted
 from tests.stress.client import GENERATE, Client
+from tests.stress.openai import CHAT, COMPLETIONS
 from tests.stress.wire import Conn, Gone, Wrong, request
 
 Scenario = Callable[[Client, Conn], Awaitable[None]]
@@ -68,7 +69,7 @@ async def pipeline(client: Client, conn: Conn) -> None:
             data += request(str(asked[-1][1]), method="GET")
         else:
             asked.append(("bad", 400))
-            data += request(GENERATE, rng.choice(_BAD))
+            data += request(rng.choice((GENERATE, COMPLETIONS, CHAT)), rng.choice(_BAD))
     half_close = rng.random() < 0.4
     since = time.monotonic()
     if rng.random() < 0.5:
@@ -179,7 +180,7 @@ async def reset(client: Client, conn: Conn) -> None:
         if phase == 4 and rng.random() < 0.5:  # another one behind it
             await conn.send(client.encode(client.wanted()))
         elif phase >= 6:
-            check = StreamCheck(wanted, client.config.incremental)
+            check = client.check(wanted)
             status, headers = await conn.head()
             if status == 200 and phase == 6:
                 left = rng.randint(1, 10)
@@ -293,7 +294,7 @@ async def churn(client: Client, conn: Conn) -> None:
         else:
             wanted = client.wanted()
             since = time.monotonic()
-            await conn.send(request(GENERATE, wanted.body, version="1.0"))
+            await conn.send(request(wanted.path, wanted.body, version="1.0"))
             await client.read(conn, wanted, since, may_close=True)
             conn.close()
         conn = await client.open()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tests import tiny_tokenizer
 from tests.e2e.test_placements import placed
-from tests.stress import faults, oracle
+from tests.stress import faults, openai, oracle
 from tests.stress.driver import HEADER_TIMEOUT_S
 from tpc_server import ModelConfig, Options, ServerArgs
 from tpc_server.engines.synthetic import SyntheticSettings
@@ -15,6 +15,13 @@ from tpc_server.engines.synthetic_script import parse_script
 
 CONTEXT: Final = 65536
 _PIECES: Final = [bytes([value]) for value in range(256)] + [b"<eos>", b"<bos>"]
+
+
+def model(folder: Path) -> Path:
+    """A folder with the byte tokenizer and a chat template."""
+    tiny_tokenizer.write(folder)
+    (folder / "chat_template.jinja").write_text(openai.TEMPLATE)
+    return folder
 
 
 def engine_settings() -> SyntheticSettings:
@@ -30,7 +37,7 @@ def server_args(folder: Path, **more: Any) -> ServerArgs:
     """Of any server of these tests."""
     return ServerArgs(
         model_path=str(folder), served_model_name="tiny", port=0, log_level="error",
-        enable_return_hidden_states=True, skip_server_warmup=True,
+        enable_return_hidden_states=True, skip_server_warmup=True, tool_call_parser="hermes",
         model_config=ModelConfig(context_len=CONTEXT, vocab_size=tiny_tokenizer.VOCAB),
         **more,
     )  # fmt: skip

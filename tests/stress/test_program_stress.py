@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiny_tokenizer
-from tests.stress import faults, oracle
+from tests.stress import faults, oracle, setups
 from tests.stress.clock import until
 from tests.stress.driver import HEADER_TIMEOUT_S, ROOT, SCENARIO_LIMIT_S, Load, judge
 
@@ -65,7 +64,7 @@ class Program:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Program]:
-    folder = tiny_tokenizer.write(tmp_path / "model")
+    folder = setups.model(tmp_path / "model")
     made = Program(
         "--engine", "synthetic", "--model-path", str(folder), "--port", "0",
         "--synthetic-tick-ms", "3", "--synthetic-batch", "32",

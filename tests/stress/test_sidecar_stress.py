@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import tiny_tokenizer
 from tests.http_client import call
 from tests.stress import faults, leaks, setups, watchdog
 from tests.stress.clock import NAP_S, Awake, until
@@ -153,7 +152,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_tokenizer.write(tmp_path_factory.mktemp("model"))
+    return setups.model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.parametrize("name", VARIANTS)

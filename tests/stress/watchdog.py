@@ -89,7 +89,7 @@ def core_state(core: Any) -> list[str]:
             group = stream.group
             out.append(
                 f"  stream {stream.wire_rid} of {group.key:x} {request.STATES[stream.state]}"
-                f" tokens {stream.completion} fast {stream.fast} waiting {stream.waiting}"
+                f" tokens {stream.completion} mode {stream.hot[0]} waiting {stream.waiting}"
                 f" writer blocked {stream.writer.blocked} broken {stream.writer.broken}"
                 f" group done {group.done} remaining {group.remaining}"
             )
