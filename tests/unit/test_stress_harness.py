@@ -6,6 +6,7 @@ import io
 import random
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.stress import faults, leaks, oracle, watchdog
 from tests.stress.checks import Outcome, StreamCheck, Wanted, check_unary
 from tests.stress.clock import Awake, until
 from tests.stress.faults import DRAIN, PAUSE, STOP, THROW, Injury, Loose, injuries, unexplained
+from tests.stress.openai import CHAT, COMPLETIONS, OpenAICheck, check_openai, convert
 from tests.stress.wire import Wrong, chunked_request, parse_event, request
 
 LENGTH = {"type": "length", "length": 3}
@@ -301,3 +303,108 @@ def test_time_counts_only_while_awake(monkeypatch):
 
 def test_outcomes_read_well():
     assert repr(Outcome("error", 503, "no")) == "error 503 'no'"
+
+
+def openai_wanted(path=CHAT, **body):
+    """A request by an OpenAI route whose answer is `abc`."""
+    made = wanted(**body)
+    made.path = path
+    return made
+
+
+def chunk(text="", finish=None, index=0, role=False, **changed):
+    delta = {"role": "assistant", "content": text} if role else {"content": text}
+    choice = {
+        "index": index, "delta": delta, "logprobs": None, "finish_reason": finish,
+        "matched_stop": None, **changed,
+    }  # fmt: skip
+    return {"id": "r", "choices": [choice]}
+
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+RIGHT = [chunk(role=True), chunk("a"), chunk("bc"), chunk(finish="length"), "[DONE]"]
+
+
+def check_chat(events, **more):
+    stream = OpenAICheck(openai_wanted(**more))
+    for one in events:
+        stream.feed(one)
+    return stream.end()
+
+
+def test_right_openai_streams_pass():
+    assert check_chat(RIGHT).kind == "ok"
+    options = {"stream_options": {"include_usage": True}}
+    usage = {"id": "r", "choices": [], "usage": USAGE}
+    assert check_chat([*RIGHT[:-1], usage, "[DONE]"], **options).kind == "ok"
+    cut = [chunk(role=True), chunk("a\ufffd"), chunk(finish="abort"), "[DONE]"]
+    with pytest.raises(Wrong):
+        check_chat(cut)  # no such character was cut
+    assert check_chat([chunk(role=True), chunk("ab"), chunk(finish="abort"), "[DONE]"]).kind == (
+        "abort"
+    )
+    told = check_chat([RIGHT[0], {"error": {"message": "no", "code": 503}}, "[DONE]"])
+    assert (told.kind, told.code) == ("error", 503)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        RIGHT[:-1],
+        RIGHT[1:],
+        [RIGHT[0], *RIGHT],
+        [*RIGHT[:-2], "[DONE]"],
+        [*RIGHT[:-1], chunk("d"), "[DONE]"],
+        [*RIGHT[:-1], {"id": "r", "choices": [], "usage": USAGE}, "[DONE]"],
+        [chunk(role=True), chunk("a"), chunk("c"), chunk(finish="length"), "[DONE]"],
+        [chunk(role=True), chunk("ab"), chunk(finish="length"), "[DONE]"],
+        [chunk(role=True), chunk("abc"), chunk(finish="stop"), "[DONE]"],
+        [chunk(role=True), chunk("abc"), chunk(finish="length", matched_stop="c"), "[DONE]"],
+        [{**chunk(role=True), "id": "s"}, *RIGHT[1:]],
+    ],
+)
+def test_wrong_openai_streams_do_not(events):
+    with pytest.raises(Wrong):
+        check_chat(events)
+
+
+def test_openai_answers():
+    choice = {
+        "index": 0, "text": "abc", "logprobs": None, "finish_reason": "length",
+        "matched_stop": None,
+    }  # fmt: skip
+    body: dict[str, Any] = {"id": "r", "choices": [choice], "usage": USAGE}
+    ask = openai_wanted(COMPLETIONS)
+    assert check_openai(ask, 200, body).kind == "ok"
+    told = check_openai(ask, 503, {"object": "error", "message": "full", "code": 503})
+    assert (told.kind, told.message) == ("error", "full")
+    for wrong in (
+        {**body, "usage": {**USAGE, "prompt_tokens": 6}},
+        {**body, "choices": [{**choice, "text": "ab"}]},
+        {**body, "choices": [{**choice, "finish_reason": None}]},
+        {**body, "choices": [choice, choice]},
+        {**body, "id": "s"},
+    ):
+        with pytest.raises(Wrong):
+            check_openai(ask, 200, wrong)
+
+
+def test_requests_become_openais():
+    rng = random.Random(1)
+    paths = set()
+    for _ in range(50):
+        body = {
+            "rid": "r",
+            "text": ["one", "two"],
+            "sampling_params": {"max_new_tokens": 3, "n": 2},
+        }
+        made = Wanted("r", body, [oracle.answer(b"one", body["sampling_params"])] * 4, [], True)
+        convert(made, rng, False)
+        paths.add(made.path)
+        assert made.body["prompt"] == ["one", "two"] and made.body["max_tokens"] == 3
+        made = wanted(text="one", sampling_params={"max_new_tokens": 3})
+        convert(made, rng, False)
+        paths.add(made.path)
+        if made.path == CHAT and "messages" in made.body:
+            assert "".join(m["content"] for m in made.body["messages"]) == "one"
+    assert paths == {CHAT, COMPLETIONS}
