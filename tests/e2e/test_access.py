@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from typing import Any
 
 import pytest
 
@@ -270,7 +271,7 @@ def test_routers_name_rank_and_key(start):
     run = start(chat_template="{{ messages[0].content }}")
     said = {"X-Data-Parallel-Rank": " 3 ", "X-SMG-Routing-Key": "team 7"}
     rank, key = FIELDS["routed_dp_rank"], FIELDS["routing_key"]
-    bodies = {
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": ["ab", "cd"], "max_tokens": 1, "n": 2},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
         "/generate": BODY,

@@ -40,7 +40,7 @@ def _chat_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def model(_chat_folder):
+def model(_chat_folder):  # type: ignore[no-redef]
     """The byte tokenizer with a chat template, the same for all tests."""
     return _chat_folder
 

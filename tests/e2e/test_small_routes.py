@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from typing import Any
 
 import pytest
 
@@ -363,8 +364,8 @@ def test_invocations_are_chat_requests(start, chat_model):
 def test_an_abort_ends_a_rid_on_every_core_and_api(start, chat_model, values):
     """Requests of one rid on whatever cores; another rid that starts alike goes on."""
     run = start(model_path=chat_model, options={"plan": placed(values)}, manual=True)
-    native = {"text": "ab", "sampling_params": {"max_new_tokens": 50, "n": 2}}
-    chat = {"messages": HI, "max_completion_tokens": 50, "n": 2}
+    native: dict[str, Any] = {"text": "ab", "sampling_params": {"max_new_tokens": 50, "n": 2}}
+    chat: dict[str, Any] = {"messages": HI, "max_completion_tokens": 50, "n": 2}
     bodies = [
         ("/generate", native), ("/generate", {**native, "text": ["a", "b"]}),
         ("/v1/chat/completions", chat), ("/v1/chat/completions", {**chat, "stream": True}),

@@ -23,7 +23,7 @@ NAMES: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[1] / "data" / "sglang_fields.json").read_text()
 )
 DECODERS = decoders()
-TYPES = {
+TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "GenerateReqInput": ("generate", {"text": "a"}),
     "ChatCompletionRequest": (
         "chat", {"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 5},
