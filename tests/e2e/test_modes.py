@@ -39,8 +39,8 @@ def _chat_folder(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture
-def model(_chat_folder):  # type: ignore[no-redef]
+@pytest.fixture  # type: ignore[no-redef]
+def model(_chat_folder):
     """The byte tokenizer with a chat template, the same for all tests."""
     return _chat_folder
 
