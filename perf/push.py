@@ -3,8 +3,8 @@
 usage: python perf/push.py [--rounds N] [--steps N]
 
 Owner: main thread; each frontend runs in a process of its own on the GIL interpreter, ours with
-its cores in a child. Timed on the scheduler's thread, CPU and wall, medians: pushing a step of 256 rows,
-the same with top-5 logprobs, and draining 256 requests that wait. The rows belong to running
+its cores in a child. Timed on the scheduler's thread, CPU and wall, medians: pushing a step of 256
+rows, the same with top-5 logprobs, and draining 256 requests that wait. The rows belong to running
 requests, so that the frontend works on them meanwhile.
 """
 

@@ -89,9 +89,12 @@ def test_a_long_conversation_is_rendered_from_the_threads_own_dicts(count, promp
     prompts.build()
     chat = chat_prompt.chat([USER] * count)
     seen = []
-    monkeypatch.setattr(
-        prompts, "_template", SimpleNamespace(prompt=lambda chat: (seen.append(chat), ("x", ""))[1])
-    )
+
+    def prompt(chat):
+        seen.append(chat)
+        return "x", ""
+
+    monkeypatch.setattr(prompts, "_template", SimpleNamespace(prompt=prompt))
     prompts.encode(chat)
     assert seen == [chat] and (seen[0][1] is chat[1]) == (count == 2)
 
