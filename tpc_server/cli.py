@@ -150,7 +150,8 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--prefill-tokens", type=int, default=256, metavar="N",
                    help="prompt tokens computed in one step while nothing decodes")  # fmt: skip
     g.add_argument("--prefill-tokens-busy", type=int, default=64, metavar="N",
-                   help="the same while others decode: bounds how long they stall")  # fmt: skip
+                   help="the same while others decode, and of one prompt beside others: "
+                   "bounds how long they stall")  # fmt: skip
     g.add_argument("--no-prefix-cache", action="store_true", help="keep no finished sequences for "
                    "prompts that begin alike")  # fmt: skip
     g.add_argument("--stream-interval", type=int, default=1, metavar="N",

@@ -242,6 +242,53 @@ def test_requests_that_arrive_together_share_a_long_prefix(tiny, tmp_path) -> No
     assert [driver.rows(f"{k}")[0]["counts"][1] for k in range(4)] == [0, 99, 99, 99]
 
 
+def long_prompts(count: int, length: int = 100) -> list[list[int]]:
+    return [np.random.default_rng(100 + k).integers(3, 80, length).tolist() for k in range(count)]
+
+
+@pytest.mark.parametrize("beside", ["nothing", "a stream", "long prompts", "samples"])
+def test_a_short_prompt_passes_a_long_one(beside, tiny, tmp_path) -> None:
+    """Its first token comes within a few steps, whatever is being computed or waits before it."""
+    engine = load_tiny(tiny, tmp_path, prefill_tokens=8, prefill_tokens_busy=4)
+    driver = Driver()
+    longs = long_prompts(3 if beside == "long prompts" else 1)
+    if beside == "samples":
+        longs *= 3
+    if beside == "a stream":
+        driver.generate("s", [5], max_new_tokens=100, stream=True, **GREEDY)
+    for k, prompt in enumerate(longs):
+        driver.generate(f"long{k}", prompt, max_new_tokens=5, **GREEDY)
+    came: list[int] = []
+    driver.at[2] = lambda: driver.generate("short", [7, 8], max_new_tokens=1, **GREEDY)
+    for look in range(3, 60):
+        driver.at[look] = lambda: came.append(len(driver.rows("short")))
+    driver.run(engine)
+    assert came.index(1) <= 3, "steps from its arrival to its answer"
+    assert driver.ids("short") == tiny.greedy([7, 8], 1)
+    for k, prompt in enumerate(longs):
+        assert driver.ids(f"long{k}") == tiny.greedy(prompt, 5)
+
+
+def test_a_long_prompt_is_not_forgotten_for_short_ones(tiny, tmp_path) -> None:
+    """As many short prompts at every step as would fill it: the long one gets its half."""
+    engine = load_tiny(tiny, tmp_path, prefill_tokens=8, prefill_tokens_busy=8, prefix_cache=False)
+    driver = Driver()
+    (prompt,) = long_prompts(1)
+    driver.generate("long", prompt, max_new_tokens=1, **GREEDY)
+    shorts = long_prompts(120, 8)
+    answered: list[int] = []
+
+    def arrive(k: int) -> None:
+        answered.append(len(driver.rows("long")))
+        driver.generate(f"s{k}", shorts[k], max_new_tokens=1, **GREEDY)
+
+    for look in range(1, 120):
+        driver.at[look] = partial(arrive, look)
+    driver.run(engine)
+    assert answered.index(1) <= 100 // 4 + 3
+    assert driver.ids("long") == tiny.greedy(prompt, 1)
+
+
 # -- logprobs and hidden states ------------------------------------------------------------
 
 

@@ -1,8 +1,10 @@
 """Continuous batching: who runs, what one step computes, when an answer ends. Owner: engine thread.
 
 A step is one pass of the model over all running requests: the next token of those that decode, a
-bounded piece of the prompts that are not computed yet. Everything that can fail for one request
-fails that request alone.
+bounded piece of the prompts that are not computed yet. Prompts share that bound: the first to come
+always gets on, the rest goes to those with the least left to compute, so that a short prompt passes
+a long one and a long one is never forgotten. Everything that can fail for one request fails that
+request alone.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from .stops import Decode, finish_after_token
 _LOGITS_ROWS = 64
 #: Tokens of a shared prefix that are worth a step's wait for the request that computes them.
 _SHARE_WORTH = 32
+#: Waiting requests that a step passes over for such a prefix: looking costs time, too.
+_MOST_PASSED = 32
 
 
 class Scheduler:
@@ -127,26 +131,30 @@ class Scheduler:
     # -- who runs --------------------------------------------------------------------
 
     def _admit(self, failed: list[Request]) -> None:
-        """Start waiting requests, in order, while their prompts can begin in this step.
+        """Start waiting requests, in order, while the cache has room.
 
-        A prompt that would only begin later is left waiting, and one that shares much with a
-        prompt being computed waits for it (the samples of one prompt arrive together).
+        One that shares much with a prompt being computed waits for it (the samples of one prompt
+        arrive together), without holding up those behind it.
         """
-        room = self._prompt_room() - sum(
-            len(r.prompt) - r.computed for r in self.running if r.computed < len(r.prompt)
-        )
-        while self.waiting and room > 0 and len(self.running) < self._settings.max_running_requests:
+        passed: list[Request] = []
+        while (
+            self.waiting
+            and len(self.running) < self._settings.max_running_requests
+            and len(passed) < _MOST_PASSED
+        ):
             request = self.waiting[0]
-            if not self._cache.fits(request.need) or self._prefix_is_coming(request):
+            if not self._cache.fits(request.need):
                 break
             self.waiting.popleft()
+            if self._prefix_is_coming(request):
+                passed.append(request)
+                continue
             try:
                 self._start(request)
             except Exception as error:
                 self._fail(request, error)
                 failed.append(request)
-                continue
-            room -= len(request.prompt) - request.computed
+        self.waiting.extendleft(reversed(passed))
 
     def _most_shared(self, request: Request) -> int:
         """How much of the prompt may come from the cache: the last position needs its logits, and
@@ -198,16 +206,44 @@ class Scheduler:
         settings = self._settings
         return settings.prefill_tokens_busy if decoding else settings.prefill_tokens
 
+    def _shares(self) -> dict[int, int]:
+        """Prompt tokens that this step computes, by the request's place in `running`.
+
+        Among several, the oldest gets up to half of the room; the others follow, the least left
+        first. A piece that does not finish its prompt stays small then: whoever finishes in the
+        same step waits for all of it.
+        """
+        todo = [
+            (len(r.prompt) - r.computed, place)
+            for place, r in enumerate(self.running)
+            if r.computed < len(r.prompt)
+        ]
+        if not todo:
+            return {}
+        room = self._prompt_room()
+        left, place = todo[0]
+        if len(todo) == 1:
+            return {place: min(left, room)}
+        most = self._settings.prefill_tokens_busy
+        shares = {place: min(left, max(room // 2, 1), most)}
+        room -= shares[place]
+        for left, place in sorted(todo[1:]):
+            if not room:
+                break
+            shares[place] = min(left, room, most)
+            room -= shares[place]
+        return shares
+
     def _pieces(self, failed: list[Request]) -> tuple[list[Piece], list[Request]]:
         """The pieces of this step and their requests."""
-        room = self._prompt_room()
+        shares = self._shares()
         pieces: list[Piece] = []
         owners: list[Request] = []
-        for request in list(self.running):
-            ids = request.missing()
+        for place, request in enumerate(list(self.running)):
             if request.computed < len(request.prompt):
-                ids = ids[:room]
-                room -= len(ids)
+                ids = request.prompt[request.computed : request.computed + shares.get(place, 0)]
+            else:
+                ids = request.missing()
             slot = request.slot
             if not ids or slot is None:
                 continue

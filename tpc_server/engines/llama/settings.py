@@ -16,7 +16,8 @@ class LlamaSettings:
     context_len            tokens per sequence; None takes the model's own, more is refused
     kv_tokens              tokens all sequences may keep; None takes half of the free memory
     prefill_tokens         prompt tokens computed in one step while nothing decodes
-    prefill_tokens_busy    the same while other requests decode: bounds how long they stall
+    prefill_tokens_busy    the same while other requests decode, and a prompt's piece beside other
+                           prompts: bounds how long they stall
     prefix_cache           keep finished sequences; a new prompt reuses the prefix it shares
     stream_interval        tokens between two frames of a stream, unless the request says its own
     force_stream_interval  tokens between two frames of a request that does not stream
