@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.parser_helpers import events, parse
+from tpc_server.parsers import answers
 from tpc_server.parsers.base import TOOL_PARSERS, check_names, make_parser
 
 #: Arguments that must come out exactly as they were written.
@@ -255,3 +256,19 @@ def test_options_are_plain_data():
     assert parser.feed("<think>a</think>") == [("reasoning", "a")]
     assert [event[0] for event in parser.feed('{"name":"f"}')] == ["call", "arguments"]
     assert parser.called
+
+
+def test_a_calls_tool_is_found_without_a_search():
+    """Many calls of many tools took minutes."""
+
+    class Names(list[str]):
+        def index(self, *args: object) -> int:
+            raise AssertionError("a search")
+
+    text = "".join(
+        f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in "bab"
+    )
+    found = answers.function_calls(text, "hermes", Names(["a", "b", "a", "b"]))
+    assert [(call["tool_index"], call["name"]) for call in found["calls"]] == [
+        (1, "b"), (0, "a"), (1, "b"),
+    ]  # fmt: skip

@@ -12,6 +12,8 @@ from .events import Event
 def function_calls(text: str, parser: str, names: list[str]) -> dict[str, Any]:
     """The calls in a text, and the text around them."""
     events = _events(None, parser, text, {"tool_names": names})
+    # Of equal names the first; a search a call would take minutes where both are many.
+    indices = {name: k for k, name in reversed([*enumerate(names)])}
     calls: list[dict[str, Any]] = []
     pieces: list[str] = []
     content: list[str] = []
@@ -21,7 +23,7 @@ def function_calls(text: str, parser: str, names: list[str]) -> dict[str, Any]:
         elif event[0] == "call":
             pieces = []
             name = event[3]
-            calls.append({"tool_index": names.index(name), "name": name, "parameters": pieces})
+            calls.append({"tool_index": indices[name], "name": name, "parameters": pieces})
         else:
             pieces.append(event[2])
     for call in calls:
