@@ -6,6 +6,7 @@ undone, then against the routes whose path ends in a parameter.
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
@@ -91,7 +92,12 @@ class Router(
         if self._stage.http_meter is not None:
             self._count(conn, request)
         if request.marked or self._guarded:
-            if self.admit(conn, request, close):
+            try:
+                admitted = self.admit(conn, request, close)
+            except Exception as error:
+                self._failed(conn, request, close, error)
+                admitted = False
+            if admitted:
                 self._route(conn, request, close)
             self._stage.extra = b""
             return
@@ -109,6 +115,7 @@ class Router(
 
     def handle(self, handler: Any, conn: Connection, request: HttpRequest, close: bool) -> None:
         """Run a handler."""
+        serial = self._serial
         try:
             handler(conn, request, close)
         except Elsewhere as where:
@@ -118,6 +125,18 @@ class Router(
             body = native_error_body(error.message, error.status)
             head_only = request.method == b"HEAD"
             self._stage.answer(conn, error.status, body, http.JSON, close, head_only)
+        except Exception as error:
+            if self._serial != serial:  # what it had begun cannot be taken back
+                raise
+            self._failed(conn, request, close, error)
+
+    def _failed(
+        self, conn: Connection, request: HttpRequest, close: bool, error: Exception
+    ) -> None:
+        """A fault of ours before anything was begun: this request pays for it, not the core."""
+        stack = "".join(traceback.format_exception(error))
+        self.setup.log("error", "a request could not be handled", core=self.core, stack=stack)
+        self._error(conn, request, close, 500, "the server failed to handle this request")
 
     def _count(self, conn: Connection, request: HttpRequest) -> None:
         if conn.route >= 0:  # dispatched again, its body decompressed
