@@ -313,7 +313,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"text": "a", "token_ids_logprob": [1000]},
      "token_ids_logprob contains out-of-vocabulary token id 1000; valid range is [0, 1000)"),
     ({"text": "a", "token_ids_logprob": [1] * 1001},
-     "token_ids_logprob has 1001 ids, over the vocabulary of 1000"),
+     "token_ids_logprob has 1001 ids, over the limit of 1000"),
     ({"text": "a", "token_ids_logprob": [1, -(2**63) - 1]},
      "invalid type: floating point `-9.223372036854776e+18`, expected i64"
      " at `token_ids_logprob[1]`"),

@@ -60,6 +60,7 @@ class Options:
     socket_buffer_bytes: int = 0  # SO_SNDBUF of each connection; 0 leaves it to the kernel
     backlog: int = 4096
     grammars: bool = True
+    max_logprobs: int = 1024  # alternatives a position that a request may ask for
     cache_report: bool = False  # usage of the OpenAI routes says how much of a prompt was cached
     log_format: str = "text"
     attach: str | None = None  # sidecar: a UNIX socket where frontends join from outside

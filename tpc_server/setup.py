@@ -180,4 +180,5 @@ def limits_of(args: ServerArgs, options: Options, vocab_size: int) -> Limits:
         enable_strict_thinking=args.enable_strict_thinking,
         skip_tokenizer_init=args.skip_tokenizer_init,
         grammars=options.grammars,
+        max_alternatives=options.max_logprobs,
     )

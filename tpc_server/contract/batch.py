@@ -120,10 +120,10 @@ class Columns:
         if tokens and (type(tokens[0]) is list or tokens[0] is None):
             tokens = tokens[prompt]
         if tokens:
-            if len(tokens) > limits.vocab_size:
+            if len(tokens) > limits.max_alternatives:
                 raise BadRequest(
-                    f"token_ids_logprob has {len(tokens)} ids,"
-                    f" over the vocabulary of {limits.vocab_size}"
+                    f"token_ids_logprob has {len(tokens)} ids, over the limit of"
+                    f" {limits.max_alternatives}"
                 )
             check_ids(tokens, limits, "token_ids_logprob")
             item.token_ids_logprob = tokens
@@ -166,8 +166,10 @@ class Columns:
 def _check_outputs(wire: list[Any], limits: Limits) -> None:
     if wire[_START] < -1:
         raise BadRequest(f"logprob_start_len must be at least -1, got {wire[_START]}.")
-    if not 0 <= wire[_TOP] <= limits.vocab_size:
-        raise BadRequest(f"top_logprobs_num must be in [0, {limits.vocab_size}], got {wire[_TOP]}.")
+    if not 0 <= wire[_TOP] <= limits.max_alternatives:
+        raise BadRequest(
+            f"top_logprobs_num must be in [0, {limits.max_alternatives}], got {wire[_TOP]}."
+        )
     if wire[_HIDDEN] and not limits.enable_return_hidden_states:
         raise BadRequest(
             "The server is not configured to return hidden states."

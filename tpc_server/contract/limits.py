@@ -10,6 +10,7 @@ from .errors import BadRequest
 __all__ = ["Limits", "check_ids", "check_ids_fit", "check_lengths", "fit_text"]
 
 MAX_RID_BYTES: Final = 128
+MAX_ALTERNATIVES: Final = 1024  # logprobs a position; each is rendered on the stream's core
 MAX_BATCH: Final = 4096  # engine requests one HTTP request may ask for
 MAX_CLONE_BYTES: Final = 64 << 20  # of prompt, copied for n > 1
 
@@ -37,6 +38,7 @@ class Limits:
         "enable_strict_thinking",
         "grammars",
         "lora_ids",
+        "max_alternatives",
         "max_batch",
         "max_clone_bytes",
         "num_reserved_tokens",
@@ -62,6 +64,7 @@ class Limits:
         skip_tokenizer_init: bool = False,
         grammars: bool = True,
         max_batch: int = MAX_BATCH,
+        max_alternatives: int = MAX_ALTERNATIVES,
         max_clone_bytes: int = MAX_CLONE_BYTES,
         token_chars: int | None = None,
     ) -> None:
@@ -78,6 +81,7 @@ class Limits:
         self.skip_tokenizer_init = skip_tokenizer_init
         self.grammars = grammars
         self.max_batch = max_batch
+        self.max_alternatives = min(max_alternatives, vocab_size)
         self.max_clone_bytes = max_clone_bytes
         self.token_chars = token_chars
 
