@@ -78,7 +78,7 @@ class SidecarServer:
         self._bound = Bound([], server_args.port + (port_offset or 0), None)
         if frontends:
             self._bound = bind(
-                server_args.host, self._bound.port, options.uds, ingress * frontends,
+                server_args.host, self._bound.port, options.uds, ingress,
                 options.backlog,
             )  # fmt: skip
         self.http_port = self._bound.port
@@ -96,9 +96,9 @@ class SidecarServer:
             self._registry_fd = registry.create()
         self._metrics = _area(server_args, len(plan.cores), frontends * SLOTS)
         for k in range(frontends):
-            group = self._bound.groups[k * ingress : (k + 1) * ingress]
+            # All have the same sockets: connections of one that is gone go to the others at once.
             seat = Seat(
-                self.hub, group, config, command, options.stall_s * 2, _log, self._metrics,
+                self.hub, self._bound.groups, config, command, options.stall_s * 2, _log, self._metrics,
                 k * SLOTS, self._registry_fd,
             )  # fmt: skip
             self.seats.append(seat)
