@@ -71,6 +71,27 @@ LAUNCH_FIELDS: Final = frozenset(
         "served_model_name",
         "weight_version",
         "num_continuous_decode_steps",
+        "status",
+        "max_req_input_len",
+        "nnodes",
+        "node_rank",
+        "enable_dp_attention",
+        "enable_hierarchical_cache",
+        "disaggregation_transfer_backend",
+        "disaggregation_bootstrap_port",
+    ]
+)
+EVENT_FIELDS: Final = frozenset(
+    [
+        "publisher",
+        "endpoint_host",
+        "endpoint_port_base",
+        "topic",
+        "block_size",
+        "dp_size",
+        "load_endpoint_port_base",
+        "load_topic",
+        "replay_endpoint_port_base",
     ]
 )
 STATE_FIELDS: Final = frozenset(
@@ -89,9 +110,19 @@ STATE_FIELDS: Final = frozenset(
         "num_used_tokens",
         "memory_usage",
         "step_time",
+        "step_time_dict",
+        "rust_mm_transport",
+        "world_size",
+        "dp_size",
+        "attn_dp_size",
+        "tp_size",
+        "page_size",
+        "cuda_graph_config",
+        "decode_cuda_graph_bs",
+        "decode_cuda_graph_memory_gb",
     ]
 )
-_MEMORY_FIELDS: Final = frozenset(("weight", "kvcache", "token_capacity", "graph", "cuda_graph"))
+_DEEPEST: Final = 4
 
 _STARTUP_FIELDS: Final = frozenset(
     ("load_weight", "kv_cache_allocation", "scheduler_e2e", "cuda_graph", "tokenizer_e2e")
@@ -104,24 +135,35 @@ def _plain(value: Any) -> bool:
 
 def allowed_launch(info: dict[str, Any]) -> dict[str, Any]:
     """The launch arguments that may be shown: named here and scalar."""
-    return {
-        k: v for k, v in info.items() if k in LAUNCH_FIELDS and (_plain(v) or isinstance(v, str))
-    }
+    shown = _scalars(info, LAUNCH_FIELDS)
+    if "kv_events" in info:  # where routers subscribe
+        events = info["kv_events"]
+        shown["kv_events"] = _scalars(events, EVENT_FIELDS) if isinstance(events, dict) else None
+    return shown
+
+
+def _scalars(values: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k in names and (_plain(v) or isinstance(v, str))}
 
 
 def allowed_state(state: Any) -> dict[str, Any]:
-    """The numbers of an internal-state reply that may be shown."""
-    out: dict[str, Any] = {}
+    """The numbers of an internal-state reply that may be shown; no text, whatever its name."""
     if not isinstance(state, dict):
-        return out
-    for key, value in state.items():
-        if key not in STATE_FIELDS:
-            continue
-        if _plain(value):
-            out[key] = value
-        elif key == "memory_usage" and isinstance(value, dict):
-            out[key] = {k: v for k, v in value.items() if k in _MEMORY_FIELDS and _plain(v)}
-    return out
+        return {}
+    shown = {k: _numbers(v, _DEEPEST) for k, v in state.items() if k in STATE_FIELDS}
+    return {k: v for k, v in shown.items() if v is not ...}
+
+
+def _numbers(value: Any, depth: int) -> Any:
+    """A number, or what of a tree is numbers; `...` for anything else."""
+    if _plain(value):
+        return value
+    if depth and isinstance(value, dict):
+        pairs = {str(k): _numbers(v, depth - 1) for k, v in value.items() if type(k) in (str, int)}
+        return {k: v for k, v in pairs.items() if v is not ...}
+    if depth and isinstance(value, list):
+        return [v for v in [_numbers(v, depth - 1) for v in value] if v is not ...]
+    return ...
 
 
 def startup_times(state: Any) -> dict[str, Any] | None:

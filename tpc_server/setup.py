@@ -78,6 +78,8 @@ class CoreSetup:
         self.layout: Layout | None = None  # of metrics; each core makes its own
         self.is_prefill = args.disaggregation_mode == DisaggregationMode.Prefill
         self.is_half = args.disaggregation_mode != DisaggregationMode.Null  # prefill, or decode
+        told = args.health_generate_headers
+        self.health_lines = "".join([f"{k}: {v}\r\n" for k, v in told.items()]).encode()
         self.registry_fd = registry_fd
         self.registry_entry_s = options.registry_entry_s
         # Keys themselves stay with the starting thread.

@@ -297,7 +297,9 @@ def test_health_follows_the_scheduler(start):
 
 def test_server_info_is_an_allow_list(start):
     poison = {"api_key": "K1", "model_path": "shown", "hf_token": "K2", "ssl_keyfile": "K3",
-              "nested": {"api_key": "K4"}, "dtype": "float32"}  # fmt: skip
+              "nested": {"api_key": "K4"}, "dtype": "float32", "status": "ready",
+              "kv_events": {"publisher": "zmq", "endpoint_port_base": 5557, "key": "K4"},
+              "launch_command": "--api-key K4"}  # fmt: skip
     run = start(launch_server_info=json.dumps(poison))
     run.scheduler.control["GetInternalStateReq"] = {
         "internal_state": {"api_key": "K5", "last_gen_throughput": 1.5, "server_args": {"k": "K6"},
@@ -315,6 +317,29 @@ def test_server_info_is_an_allow_list(start):
         {"last_gen_throughput": 1.5, "memory_usage": {"weight": 1.0}}
     ]
     assert info["core_plan"]["cores"][0]["stages"]
+    assert info["kv_events"] == {"publisher": "zmq", "endpoint_port_base": 5557}
+    assert info["status"] == "ready"
+    # What SGLang's benchmarks and kits read.
+    state = {
+        "memory_usage": {"token_capacity": 8192, "token_capacity_swa": None,
+                         "graph": {"decode": 0.5, "note": "K9"}},
+        "step_time_dict": {1: [0.5], "K": {"a": {"b": {"c": {"d": 1}}}}},
+        "rust_mm_transport": {"copies": 0}, "attn_dp_size": 2, "dp_size": 1,
+        "effective_max_running_requests_per_dp": 4, "avg_spec_accept_length": 2.5,
+        "cuda_graph_config": {"decode": {"bs": [1, 2], "backend": "full"}},
+        "token_usage": float("nan"), "launch_command": "--api-key K9", "server_args": {"n": 1},
+    }  # fmt: skip
+    run.scheduler.control["GetInternalStateReq"] = {"internal_state": state}
+    answer = call(run.address, "GET", "/server_info")
+    assert b"K9" not in answer.body
+    assert answer.json()["internal_states"] == [{
+        "memory_usage": {"token_capacity": 8192, "token_capacity_swa": None,
+                         "graph": {"decode": 0.5}},
+        "step_time_dict": {"1": [0.5], "K": {"a": {"b": {}}}},
+        "rust_mm_transport": {"copies": 0}, "attn_dp_size": 2, "dp_size": 1,
+        "effective_max_running_requests_per_dp": 4, "avg_spec_accept_length": 2.5,
+        "cuda_graph_config": {"decode": {"bs": [1, 2]}},
+    }]  # fmt: skip
     assert info["cores"]["0"]["accepted"] >= 1
 
 

@@ -13,6 +13,7 @@ from tests import tiny_tokenizer
 from tests.e2e.test_lifecycle import until
 from tests.e2e.test_placements import placed
 from tests.http_client import Client, call
+from tpc_server import ServerArgs
 
 pytestmark = pytest.mark.timeout(60)
 FLUSHED = {"rid": None, "http_worker_ipc": None, "success": True, "message": ""}
@@ -390,3 +391,27 @@ def test_an_abort_ends_a_rid_on_every_core_and_api(start, chat_model, values):
         "length"
     ] * 2
     until(run, lambda: not run.total("inflight") and not run.total("live_requests"))
+
+
+def test_headers_of_a_healthy_answer(start, cores):
+    """What a deployment's router reads off the deep probe, and only where all is well."""
+    told = {"x-deployment": "blue 7", "X-Role": "decode"}
+    run = start(options=cores, health_generate_headers=told)
+    with Client(run.address) as client:
+        answer = client.call("GET", "/health_generate", X_Request_Id="me")
+        assert answer.status == 200 and answer.headers["x-request-id"] == "me"
+        assert (answer.headers["x-deployment"], answer.headers["x-role"]) == ("blue 7", "decode")
+        assert "x-role" not in client.call("GET", "/health").headers
+        run.scheduler.silent = True
+        client.request("GET", "/health_generate")
+        run.scheduler.wait_for(lambda s: s.live)
+        run.server.push_health_ack()
+        assert client.answer().headers["x-role"] == "decode"
+        answer = client.call("GET", "/health_generate")
+        assert answer.status == 503 and "x-role" not in answer.headers
+
+
+@pytest.mark.parametrize("headers", [{"a b": "c"}, {"a": "b\r\nc: d"}, {"a": 1}, {"": "x"}])
+def test_no_headers_at_all(headers):
+    with pytest.raises(TypeError, match="health_generate_headers"):
+        ServerArgs(health_generate_headers=headers)

@@ -8,9 +8,11 @@ TypeError with the field's name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BOOL: Final = "bool"
 _INT: Final = "int"
 _OPT_INT: Final = "int or None"
@@ -249,6 +251,14 @@ class ServerArgs(_Args):
             if not all(isinstance(text, str) for text in adapter):
                 raise TypeError(
                     f"ServerArgs: field `lora_ids` must map names to ids, got {adapter}"
+                )
+        self.health_generate_headers: Any
+        for name, value in self.health_generate_headers.items():
+            if not (isinstance(name, str) and _TOKEN.fullmatch(name) and isinstance(value, str)
+                    and value.isascii() and value.isprintable()):  # fmt: skip
+                raise TypeError(
+                    "ServerArgs: field `health_generate_headers` must map header names to their"
+                    f" values, got {name!r}: {value!r}"
                 )
         if not 0 <= self.port <= 65535:
             raise TypeError(f"ServerArgs: field `port` must be 0 to 65535, got {self.port}")

@@ -110,7 +110,7 @@ class Handlers:
 
     def _open(
         self, key: int, api: int, is_stream: bool, is_batch: bool, chunked: bool, close: bool,
-        head_only: bool, extra: bytes, name: str, created_ns: int, deadline_ns: int,
+        head_only: bool, extra: bytes, about: Any, created_ns: int, deadline_ns: int,
         items: list[tuple[Any, ...]], label: str | None = None,
         structured: list[bool] | None = None,
     ) -> None:  # fmt: skip
@@ -126,6 +126,6 @@ class Handlers:
         stage.detok_port.send(
             (
                 frame.D_OPEN, key, api, is_stream, is_batch, chunked, close, head_only, extra,
-                name, created_ns, deadline_ns, self._tok_core, items, meter,
+                about, created_ns, deadline_ns, self._tok_core, items, meter,
             )
         )  # fmt: skip

@@ -24,13 +24,16 @@ class HealthHandlers(Handlers):
 
     def health(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /health: 503 until warm and while draining, else a probe of the scheduler."""
-        self._health(conn, request, close, self.setup.health_probe)
+        self._health(conn, request, close, self.setup.health_probe, b"")
 
     def health_generate(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /health_generate: always a probe."""
-        self._health(conn, request, close, True)
+        self._health(conn, request, close, True, self.setup.health_lines)
 
-    def _health(self, conn: Connection, request: HttpRequest, close: bool, probe: bool) -> None:
+    def _health(
+        self, conn: Connection, request: HttpRequest, close: bool, probe: bool, lines: bytes
+    ) -> None:
+        """`lines`: header lines of the answer that all is well."""
         if self._stage.draining or not self._words[mesh.READY]:
             self._text(conn, request, close, 503, b"")
             return
@@ -42,7 +45,7 @@ class HealthHandlers(Handlers):
         rid = f"HEALTH_CHECK_{self._prefix}{self._serial:020x}"
         self._open(
             conn.key, records.HEALTH, False, False, request.http11, close,
-            request.method == b"HEAD", b"", "", now, now + self.setup.health_timeout_ns,
+            request.method == b"HEAD", b"", lines, now, now + self.setup.health_timeout_ns,
             [(rid, rid, PROBE_PLAN, None)],
         )  # fmt: skip
         self._send_probe(rid, [0], 1)

@@ -325,8 +325,13 @@ class DetokStage(StepLoop):
             if group.api == records.HEALTH:
                 self.probes.remove(group)
                 self._abort_streams(group)
-                self.health_hook(True)
-                self.reply(group, 200, b"", http.TEXT)
+                self._healthy(group)
+
+    def _healthy(self, group: Group) -> None:
+        self.health_hook(True)
+        if group.about:
+            group.extra += group.about
+        self.reply(group, 200, b"", http.TEXT)
 
     def _probe_failed(self, group: Group) -> None:
         self.probes.remove(group)
@@ -354,8 +359,7 @@ class DetokStage(StepLoop):
             self.ready_hook(True)
             self._close(group)
         elif group.api == records.HEALTH:
-            self.health_hook(True)
-            self.reply(group, 200, b"", http.TEXT)
+            self._healthy(group)
         elif group.is_stream:
             ending = group.shape.ending(group)
             if ending:
