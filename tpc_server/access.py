@@ -39,9 +39,10 @@ def gather(
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise AccessProblem(f"{where}: {reason}") from None
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line.strip() for line in text.splitlines()]
+        lines = [line for line in lines if line and not line.startswith("#")]
         if not lines:
-            raise AccessProblem(f"{where}: no key in it (one a line)")
+            raise AccessProblem(f"{where}: no key in it (one a line; lines with # are comments)")
         found += [checked(line, where) for line in lines]
     if not found:
         found = [checked(environ[name], name) for name in names if environ.get(name)][:1]

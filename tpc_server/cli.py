@@ -168,7 +168,7 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--api-key", action="append", metavar="KEY", help="`Authorization: Bearer KEY` "
                    "opens all routes, which are closed otherwise; may be repeated")  # fmt: skip
     g.add_argument("--api-key-file", action="append", metavar="FILE", help="the same, one key a "
-                   "line")  # fmt: skip
+                   "line; lines that begin with # are comments")  # fmt: skip
     g.add_argument("--admin-api-key", action="append", metavar="KEY", help="only this opens the "
                    "routes of administration")  # fmt: skip
     g.add_argument("--admin-api-key-file", action="append", metavar="FILE", help="the same, one "

@@ -97,9 +97,11 @@ class Core:
                 self._loop()
                 return
             except Exception as error:
-                if generation == 1 and isinstance(error, OSError) and not hasattr(self, "stages"):
-                    # Nothing ran yet: what the machine lacks is not a fault with a stack.
-                    setup.log("error", f"a core could not start: {error}", core=self.index)
+                if not hasattr(self, "stages"):
+                    # Nothing ran yet, so there is nothing to bury, and it would fail again. What
+                    # the machine lacks is not a fault with a stack.
+                    fault = {} if isinstance(error, OSError) else {"stack": traceback.format_exc()}
+                    setup.log("error", f"a core could not start: {error}", core=self.index, **fault)
                     self.ends.words[mesh.FAILED] = 1
                     setup.wake_main()
                     return

@@ -92,6 +92,11 @@ class Frontend:
         if registry_fd < 0 and args.disaggregation_mode == DisaggregationMode.Prefill:
             registry_fd = registry.create()
         self._registry_fd = registry_fd
+        if texts[1] is not None:
+            from .text.chat_template import warnings  # imports jinja2
+
+            for warning in warnings(texts[1], args.tool_call_parser):
+                log.log("warning", warning)
         info = ServerInfo(args, link.plan, self.mode, "native")
         self.setup = CoreSetup(
             args, options, texts[0], info, log.log, self._wake.write, link, self._words, texts[1],

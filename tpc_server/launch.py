@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Final, NoReturn
 
-from . import access, runtime
+from . import access, flag_checks, runtime
 from .affinity import pin, topology
 from .affinity.cores_arg import refuse_missing_cpus
 from .affinity.plan import PlanSettings, parse_cores, plan
@@ -88,6 +88,10 @@ def _run(given: Any) -> int:
     except ValueError as error:
         raise Problem(str(error)) from None
     _metrics(given, "")  # bad flags are told before the model is loaded
+    try:
+        flag_checks.check(given)
+    except ValueError as error:
+        raise Problem(str(error)) from None
     # Before the slow part: a port in use is found now, and who asks is told "not yet".
     try:
         bound = bind(

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests import tiny_tokenizer
+from tests.http_client import call
 from tpc_server import launch
 from tpc_server.text.chat_prompt import ChatTemplateError
 
@@ -43,6 +44,35 @@ def test_the_program_says_which(tmp_path, capsys):
     given = [*flags, "--chat-template", "nowhere"]
     assert launch.run(parse(given)) == 1
     assert "chat template 'nowhere' is neither a file" in capsys.readouterr().err
+    assert launch.run(parse([*flags, "--chat-template", "{{ 1"])) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "tpc-server: error: --chat-template {{ 1: chat template 'default' does not"
+    )
+    given = [*flags, "--chat-template", "{{ 1 }}", "--default-chat-template-kwargs", '{"tools":1}']
+    assert launch.run(parse(given)) == 1
+    assert "error: --default-chat-template-kwargs: " in capsys.readouterr().err
     given = [*flags, "--chat-template", "{{ 1 }}", "--default-chat-template-kwargs", "[]"]
     assert launch.run(parse(given)) == 1
-    assert "default_chat_template_kwargs" in capsys.readouterr().err
+    assert "--default-chat-template-kwargs []: not a JSON object" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("template", "parser", "told"),
+    [
+        ("{{ messages[0].content }}", None, []),
+        ("{{ tools }}", "hermes", []),
+        ("{{ messages[0].content }}", "hermes", ["--tool-call-parser hermes", "never mentions"]),
+        ("{{ nothing.there }}", None, ["cannot render a plain message", "'nothing' is undefined"]),
+    ],
+)
+def test_a_template_is_tried_before_the_first_request(start, capfd, template, parser, told):
+    one = start(chat_template=template, tool_call_parser=parser, log_level="warning")
+    if "undefined" in str(told):
+        body = {"model": "x", "messages": [{"role": "user", "content": "a"}]}
+        answer = call(one.address, "POST", "/v1/chat/completions", body)
+        assert answer.status == 400
+        assert answer.json()["message"] == "the chat template failed: 'nothing' is undefined"
+    one.server.shutdown()
+    log = capfd.readouterr().err
+    assert ("WARNING" in log) is bool(told) and all(word in log for word in told)

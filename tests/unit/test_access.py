@@ -98,12 +98,17 @@ def test_a_key_that_nobody_could_send_is_refused_without_showing_it(key, tmp_pat
 def test_a_key_file_that_is_none(tmp_path):
     with pytest.raises(AccessProblem, match=r"--api-key-file .*/absent: No such file"):
         gather("api-key", [], [str(tmp_path / "absent")], ())
-    (tmp_path / "empty").write_text("\n \n")
+    (tmp_path / "empty").write_text("\n \n# comment\n")
     with pytest.raises(AccessProblem, match=r"/empty: no key in it"):
         gather("api-key", [], [str(tmp_path / "empty")], ())
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(AccessProblem, match=r"/bytes: not UTF-8"):
         gather("api-key", [], [str(tmp_path / "bytes")], ())
+
+
+def test_comments_in_a_key_file(tmp_path):
+    (tmp_path / "keys").write_text("# of the team\n k1\n\n  # another\nk#2\n")
+    assert gather("api-key", [], [str(tmp_path / "keys")], ()) == ("k1", "k#2")
 
 
 def test_options_show_no_key(monkeypatch):

@@ -35,7 +35,7 @@ def test_facts_of_the_model(tiny, tmp_path) -> None:
     assert (engine.bos_id, engine.eos_ids, engine.chat_template) == (1, (2,), None)
     assert load_tiny(tiny, tmp_path, context_len=50).context_len == 50
     for wrong in (129, 1, 0):
-        with pytest.raises(EngineError, match="context length"):
+        with pytest.raises(EngineError, match="context_len: "):
             load_tiny(tiny, tmp_path, context_len=wrong)
     with pytest.raises(EngineError, match="kv_tokens"):
         load_tiny(tiny, tmp_path, kv_tokens=1)

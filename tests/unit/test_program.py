@@ -60,6 +60,23 @@ def test_help_and_version():
         (["--model-path", "org/no-such-model"], "`hf download org/no-such-model`"),
         (["--tool-call-parser", "nope"], "'nope' is not known; known are hermes, json, qwen"),
         (["--reasoning-parser", "nope"], "'nope' is not known; known are deepseek-r1"),
+        (
+            ["--preferred-sampling-params", '{"temp":1}'],
+            "--preferred-sampling-params: unknown field",
+        ),
+        (
+            ["--preferred-sampling-params", '{"top_p":7}'],
+            "--preferred-sampling-params: top_p must be in (0, 1], got 7",
+        ),
+        (["--preferred-sampling-params", "{"], "--preferred-sampling-params {: not valid JSON"),
+        (
+            ["--preferred-sampling-params", "[]"],
+            "--preferred-sampling-params []: not a JSON object",
+        ),
+        (
+            ["--default-chat-template-kwargs", "{"],
+            "--default-chat-template-kwargs {: not valid JSON",
+        ),
     ],
 )
 def test_bad_flags_end_with_one_clear_line(words, told):

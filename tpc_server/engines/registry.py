@@ -6,15 +6,17 @@ launcher needs of it beside that is gathered here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..flag_checks import check_chat_template
 from ..text.hub_cache import cached_snapshot
 
 _PATHS = ("/", "./", "../", "~")
 Progress = Callable[[str, float], None]
+#: Settings of the llama engine by the flag that says them, where they differ.
+_FLAGS = {"context_len": "--context-length", "kv_tokens": "--kv-tokens"}
 
 
 class EngineProblem(Exception):
@@ -108,7 +110,7 @@ def _llama(given: Any, path: str, core_plan: Any, progress: Progress) -> Engine:
     from ..text.load import TokenizerError, load_tokenizer
     from .llama.decoding import make_decode
     from .llama.engine import LlamaEngine
-    from .llama.errors import EngineError
+    from .llama.errors import EngineError, SettingError
     from .llama.settings import LlamaSettings
 
     settings = LlamaSettings(
@@ -126,15 +128,22 @@ def _llama(given: Any, path: str, core_plan: Any, progress: Progress) -> Engine:
     try:
         decode = None
         if not given.skip_tokenizer_init:  # stop strings need the text of what was generated
-            decode = make_decode(
-                load_tokenizer(given.tokenizer_path or path, given.revision).json_text
-            )
+            tokenizer = load_tokenizer(given.tokenizer_path or path, given.revision)
+            check_chat_template(given, tokenizer)
+            decode = make_decode(tokenizer.json_text)
         made = LlamaEngine.load(path, settings, progress, decode)
-    except (EngineError, TokenizerError) as error:
+    except SettingError as error:
+        raise EngineProblem(f"{_FLAGS[error.setting]}: {error.text}") from None
+    except (EngineError, TokenizerError, ValueError) as error:
         raise EngineProblem(str(error)) from None
+    budget = made.stats()["kv_budget_tokens"]
+    detail = f"{made.context_len} tokens of context"
+    if budget < made.context_len:
+        why = "--kv-tokens" if given.kv_tokens is not None else "free memory"
+        detail += f", room for {budget}: {why}"
     return Engine(
         "llama", made, path, made.model_name, path, made.context_len, made.vocab_size,
-        made.stats()["kv_budget_tokens"], False, f"{made.context_len} tokens of context", "llama",
+        budget, False, detail, "llama",
     )  # fmt: skip
 
 
@@ -145,15 +154,22 @@ def _synthetic(given: Any, path: str) -> Engine:
 
     try:
         tokenizer = load_tokenizer(given.tokenizer_path or path, given.revision)
-    except TokenizerError as error:
+        if not given.skip_tokenizer_init:
+            check_chat_template(given, tokenizer)
+    except (TokenizerError, ValueError) as error:
         raise EngineProblem(str(error)) from None
     scripts: Any = ()
     faults: Any = ()
     if given.synthetic_script is not None:
         try:
             scripts, faults = load_script(given.synthetic_script)
-        except (OSError, ScriptError, json.JSONDecodeError) as error:
-            raise EngineProblem(f"--synthetic-script {given.synthetic_script}: {error}") from None
+        except OSError as error:
+            raise EngineProblem(
+                f"--synthetic-script {given.synthetic_script}: {error.strerror}"
+            ) from None
+        except (ScriptError, ValueError) as error:
+            text = str(error).removeprefix(f"{given.synthetic_script}: ")
+            raise EngineProblem(f"--synthetic-script {given.synthetic_script}: {text}") from None
     context = given.context_length or 32768
     pieces = tokenizer.pieces
     settings = SyntheticSettings(

@@ -24,7 +24,7 @@ from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from .chat_messages import bare_functions, for_template, split_final
-from .chat_prompt import ChatTemplateError, is_long
+from .chat_prompt import ChatTemplateError, chat, is_long
 from .chat_source import DEFAULT, ChatSource
 from .content_format import content_format
 
@@ -143,6 +143,22 @@ class ChatTemplate:
         return next(iter(compiled.values()))
 
 
+def warnings(source: ChatSource, tool_call_parser: str | None) -> list[str]:
+    """What an operator should know of a template before the first request meets it."""
+    found = []
+    try:
+        ChatTemplate(source).prompt(chat([{"role": "user", "content": "Hello"}]))
+    except ChatTemplateError as error:
+        found.append(f"the chat template cannot render a plain message: {error}")
+    texts = [source.templates[name] for name in (_TOOL_USE, DEFAULT) if name in source.templates]
+    if tool_call_parser and not any("tools" in text for text in texts or source.templates.values()):
+        found.append(
+            f"--tool-call-parser {tool_call_parser}: the chat template never mentions `tools`, so"
+            " that the model is not told of them"
+        )
+    return found
+
+
 def check_kwargs(kwargs: dict[str, Any]) -> None:
     """Refuses variables that are not the template's to take. Raises ChatTemplateError."""
     if not RESERVED.isdisjoint(kwargs):
@@ -199,6 +215,8 @@ class _Environment(ImmutableSandboxedEnvironment):
             return _collect(pieces)
         except ChatTemplateError:
             raise
+        except jinja2.UndefinedError as error:
+            raise ChatTemplateError(f"the chat template failed: {error}") from None
         except jinja2.TemplateError as error:
             message = str(error) or type(error).__name__
             raise ChatTemplateError(message) from None

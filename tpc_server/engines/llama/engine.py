@@ -18,11 +18,12 @@ from tpc_server.boundary.messages import GENERATE, MsgpackDecodeError, decode_in
 from ..flush import FlushQueue
 from . import output
 from .control import internal_state
-from .errors import EngineError
+from .errors import EngineError, SettingError
 from .intake import BadRequest, Limits, build_request
 from .kv_cache import KvCache, Slot
 from .memory import available_bytes
 from .model import LlamaModel, Piece
+from .model_config import LlamaConfig
 from .request import HEALTH_PREFIX, Request, abort_reason, bad_request, internal_error
 from .scheduler import Scheduler
 from .settings import LlamaSettings
@@ -115,7 +116,11 @@ class LlamaEngine:
         needed for stop strings and patterns; log(line) takes warnings (stderr by default).
         Raises EngineError saying what is wrong with the path, the file, the settings or the memory.
         """
-        weights = load_weights(path, settings.cache_dir, progress)
+
+        def check(config: LlamaConfig) -> None:
+            _context_len(settings, config.context_len)
+
+        weights = load_weights(path, settings.cache_dir, progress, check)
         return cls(weights, settings, decode, log or _to_stderr)
 
     # -- any thread ------------------------------------------------------------------
@@ -329,8 +334,9 @@ def _context_len(settings: LlamaSettings, of_model: int) -> int:
     if settings.context_len is None:
         return of_model
     if not 1 < settings.context_len <= of_model:
-        raise EngineError(
-            f"context length {settings.context_len} is not possible: the model has {of_model}"
+        raise SettingError(
+            "context_len",
+            f"{settings.context_len} tokens are not possible: the model has {of_model}",
         )
     return settings.context_len
 
@@ -340,7 +346,7 @@ def _kv_budget(settings: LlamaSettings, context_len: int, bytes_per_token: int) 
     most = settings.max_running_requests * context_len
     if settings.kv_tokens is not None:
         if settings.kv_tokens < 2:
-            raise EngineError(f"kv_tokens must be at least 2, got {settings.kv_tokens}")
+            raise SettingError("kv_tokens", f"must be at least 2, got {settings.kv_tokens}")
         return min(settings.kv_tokens, most)
     budget = min(available_bytes() // 2 // bytes_per_token, most)
     if budget < min(256, context_len):

@@ -74,10 +74,16 @@ def array_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def load_weights(path: str | Path, cache_dir: Path | None, progress: Progress) -> Weights:
+def load_weights(
+    path: str | Path,
+    cache_dir: Path | None,
+    progress: Progress,
+    check: Callable[[LlamaConfig], object] | None = None,
+) -> Weights:
     """The weights of the GGUF file (or folder) at `path`.
 
     cache_dir: None is the user's cache folder. progress(text, done 0..1) is called now and then.
+    check(config) may raise before anything is converted.
     Raises EngineError for a wrong path, a file that is not whole, an architecture or a block type
     that is not supported, and a model that does not fit in memory as float32. A cache that cannot
     be written is done without.
@@ -87,6 +93,8 @@ def load_weights(path: str | Path, cache_dir: Path | None, progress: Progress) -
     cached = folder / f"{_key(source)}.f32"
     found = _map_cache(cached)
     if found is not None:
+        if check is not None:
+            check(found.config)
         _refuse_if_too_large(source, found.config)
         progress(f"weights mapped from {cached}", 1.0)
         return found
@@ -96,6 +104,8 @@ def load_weights(path: str | Path, cache_dir: Path | None, progress: Progress) -
         LlamaConfig.from_gguf(file.metadata, 0)  # another architecture is the better message
         raise EngineError(f"{source}: no usable tensor token_embd.weight")
     config = LlamaConfig.from_gguf(file.metadata, embedding.shape[0])
+    if check is not None:
+        check(config)
     _check_tensors(file, config)
     _refuse_if_too_large(source, config)
     return _convert(file, config, cached, progress)
