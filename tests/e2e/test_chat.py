@@ -93,7 +93,9 @@ def test_no_limit_by_default(start, model):
     ask(run)
     ask(run, max_tokens=5)
     ask(run, max_completion_tokens=6)
-    assert [m[8][0] for m in run.scheduler.received] == [None, 5, 6]
+    ask(run, max_completion_tokens=7, max_tokens=9)  # its older name, wherever it stands
+    ask(run, max_completion_tokens=None, max_tokens=9)
+    assert [m[8][0] for m in run.scheduler.received] == [None, 5, 6, 7, 9]
 
 
 def test_stream(start, model):
@@ -236,6 +238,13 @@ def test_json_schema_is_forwarded(start, model):
         ({"tools": {}}, "`tools`"),
         ({"tools": [{"type": "function", "function": {"name": 1}}]}, "`tools[0].function.name`"),
         ({"tools": [{"type": "x", "function": {"name": "f"}}]}, "tools[0].type must be function"),
+        (
+            {
+                "tools": [{"function": {"name": "f", "parameters": {"$defs": [1]}}}],
+                "tool_choice": "required",
+            },
+            "`tools[0].function.parameters.$defs`",
+        ),
         ({"tool_choice": "required"}, "tools cannot be empty"),
         ({"tool_choice": "often"}, "tool_choice must be"),
         (

@@ -28,7 +28,11 @@ class ChatDecoder(OpenAIDecoder):
 
     def decode(self, body: bytes) -> OpenAICall:
         """Decode one body. Raises BadRequest; every text names the field."""
-        sampling, request, own = self.split(parse_object(body))
+        fields = parse_object(body)
+        if "max_tokens" in fields and fields.get("max_completion_tokens") is not None:
+            # Last, so that it counts: the other one is its older name.
+            fields["max_completion_tokens"] = fields.pop("max_completion_tokens")
+        sampling, request, own = self.split(fields)
         messages = check_messages(own.get("messages"))
         self._max_tokens(sampling)
         for name, value in self.facts.default_sampling.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from .errors import BadRequest, invalid_type
+from .json_body import check_finite
 
 __all__ = ["check_messages", "check_tools", "tool_choice"]
 
@@ -168,6 +169,10 @@ def check_tools(tools: Any, path: str = "tools") -> list[dict[str, Any]]:
 
 def _check_schema(schema: dict[str, Any], path: str) -> None:
     """The parts of a schema that a template or a grammar relies on."""
+    check_finite(schema, path)
+    definitions = schema.get("$defs")
+    if definitions is not None and type(definitions) is not dict:
+        raise invalid_type(definitions, "a map", f"{path}.$defs")
     kind = schema.get("type")
     if kind is not None and type(kind) is not str and type(kind) is not list:
         raise invalid_type(kind, "a string or an array of strings", f"{path}.type")
