@@ -63,8 +63,8 @@ class Load:
                 self.report = said["report"]
 
     def running(self) -> bool:
-        """Whether clients are still at work."""
-        return self.process.poll() is None
+        """Whether clients are still at work, or their last words not read."""
+        return self.process.poll() is None or self._reader.is_alive()
 
     def end(self) -> None:
         """Kill what is left of it; its pipes are closed."""

@@ -26,7 +26,8 @@ def descriptors() -> dict[str, int]:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
             continue  # the one that lists
-        kind = target.split("[")[0] if "[" in target else target
+        anonymous = target.startswith("anon_inode:")  # the brackets name its kind, not its number
+        kind = target if anonymous or "[" not in target else target.split("[")[0]
         kinds[kind] = kinds.get(kind, 0) + 1
     return kinds
 
@@ -35,6 +36,18 @@ def more(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     """What there is more of."""
     found = {k: n - before.get(k, 0) for k, n in after.items()}
     return {k: n for k, n in found.items() if n > 0}
+
+
+def lasting(before: dict[str, int], seconds: float) -> dict[str, int]:
+    """What there is more of than before, and stays: the interpreter frees in several steps what
+    one thread made and another let go of."""
+
+    def gone() -> bool:
+        gc.collect()
+        return not more(descriptors(), before)
+
+    until(gone, seconds)
+    return more(descriptors(), before)
 
 
 def threads() -> set[int]:

@@ -191,9 +191,7 @@ def test_processes_come_and_go(
         assert info["mode"] == "sidecar" and info["internal_states"][0]["num_running_reqs"] == 0
         restarts = sum([seat.restarts for seat in run.server.seats])
         assert restarts <= run.ended, f"seed {seed}: {restarts} restarts, {run.ended} ends"
-        gc.collect()
-        until(lambda: not leaks.more(leaks.descriptors(), fds), 10)
-        extra = leaks.more(leaks.descriptors(), fds)
+        extra = leaks.lasting(fds, 10)
         assert not extra, f"seed {seed}: descriptors left open: {extra}"
         grown = leaks.rss_bytes() - rss
         print(f"memory grew by {grown >> 20} MiB")
