@@ -98,8 +98,8 @@ class SidecarServer:
         for k in range(frontends):
             # All have the same sockets: connections of one that is gone go to the others at once.
             seat = Seat(
-                self.hub, self._bound.groups, config, command, options.stall_s * 2, _log, self._metrics,
-                k * SLOTS, self._registry_fd,
+                self.hub, self._bound.groups, config, command, options.stall_s * 2, _log,
+                self._metrics, k * SLOTS, self._registry_fd,
             )  # fmt: skip
             self.seats.append(seat)
         try:
