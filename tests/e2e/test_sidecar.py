@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -338,3 +339,25 @@ def test_keys_reach_the_cores_and_no_process_list(sidecar):
     for pid in run.server.processes():
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             assert b"secret" not in file.read()
+
+
+def test_a_thread_that_reloads_may_end(sidecar):
+    """A signal at a parent's death comes at that of the thread that forked: it is no process."""
+    run = sidecar()
+    before = run.server.processes()
+
+    def operator():
+        assert run.server.reload()
+        until(lambda: run.ask().status == 200 and run.server.processes()[:1] != before)
+        until(lambda: len(run.server.processes()) == 1)
+
+    thread = threading.Thread(target=operator)
+    thread.start()
+    thread.join()
+    pids = run.server.processes()
+    assert pids != before
+    until(lambda: Path(f"/proc/{pids[0]}/status").read_text().count("State:\tS"))
+    for _ in range(20):
+        assert run.ask().status == 200
+    assert run.server.processes() == pids
+    assert [seat.restarts for seat in run.server.seats] == [0]

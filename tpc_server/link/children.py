@@ -76,8 +76,11 @@ class Seat:
     # -- starting ----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start a process; `tend` goes on from there."""
-        ours, theirs = socket.socketpair()
+        """Start a process; `tend` goes on from there. Raises StartError."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise StartError(f"no socket for a frontend process: {error}") from None
         with theirs:
             try:
                 process = subprocess.Popen(
@@ -177,6 +180,13 @@ class Seat:
             self._later()
         self._log(f"a frontend process did not start: {self.failure}")
 
+    def _unstarted(self, error: StartError) -> None:
+        """Inside of a scheduler's call, which must not pay for what the machine lacks."""
+        self.failure = str(error)
+        if self.link is None:
+            self._later()
+        self._log(f"a frontend process did not start: {self.failure}")
+
     def _later(self) -> None:
         self._retry_at = time.monotonic() + self._pause_s
         self._pause_s = min(_MOST_PAUSE_S, self._pause_s * 2)
@@ -207,15 +217,18 @@ class Seat:
             try:
                 self.start()
             except StartError as error:
-                self.failure = str(error)
-                self._later()
+                self._unstarted(error)
 
     def reload(self) -> bool:
         """Start another process; it takes over once it accepts. False while one is starting."""
         if self._starting is not None or self.reloading or self.stopping:
             return False
+        try:
+            self.start()
+        except StartError as error:
+            self._unstarted(error)
+            return False
         self.reloading = True
-        self.start()
         return True
 
     def _bury(self, link: Link) -> None:

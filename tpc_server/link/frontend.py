@@ -56,9 +56,20 @@ def main(argv: list[str]) -> int:
 
 
 def _follow_parent() -> None:
-    """A second net: the thread that started us ends with its process."""
+    """A second net: to end with the process that started us.
+
+    The signal comes when the thread that forked has ended, and then the one that inherited us:
+    only the parent's number says whether the process is gone.
+    """
+    parent = os.getppid()
+
+    def look(number: int, frame: Any) -> None:
+        if os.getppid() != parent:
+            signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGUSR1, look)
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
 
 
 def sockets_of(groups: list[int], fds: list[int]) -> list[list[socket.socket]]:
