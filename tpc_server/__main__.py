@@ -20,10 +20,13 @@ def main(argv: list[str] | None = None) -> int:
         from .link.attach import main as attach_main
 
         return attach_main(arguments)
-    if arguments and arguments[0] == "serve":
+    serving = bool(arguments) and arguments[0] == "serve"
+    if serving:
         arguments = arguments[1:]
     from . import cli
 
+    if arguments and not arguments[0].startswith("-") and not serving:
+        return cli.unknown_command(arguments[0])
     given = cli.parse(arguments)
     from .launch import run
 

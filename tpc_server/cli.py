@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import sys
 from typing import Any, NoReturn
 
 from .parsers.formats import REASONING_PARSERS, TOOL_PARSERS, check_names
@@ -27,9 +28,13 @@ _EPILOG = """\
 commands beside serving (`tpc-server COMMAND --help`):
   setup     prepare a free-threaded interpreter and its packages in the cache
   doctor    print what was found and why: interpreter, GIL, packages, core plan
+  status    say how the server on --port is
+  reload    replace its frontend process, where it has one; no request is lost
+  --attach SOCKET  serve the API of a scheduler that runs elsewhere (`--attach --help`)
 
-SIGINT or SIGTERM drains within --drain-timeout; a second one ends at once.
+SIGINT or SIGTERM drains within --drain-timeout, a second one ends at once; both exit with 0.
 """
+COMMANDS = ("serve", "setup", "doctor", "status", "reload")
 
 
 AT_LEAST_1 = (
@@ -272,6 +277,15 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--synthetic-batch", type=int, default=256, metavar="N",
                    help="requests decoded together; more wait")  # fmt: skip
     return p
+
+
+def unknown_command(word: str, prog: str = "tpc-server") -> int:
+    """Says so; the exit status."""
+    close = difflib.get_close_matches(word, COMMANDS, 1)
+    guess = f" (did you mean {close[0]}?)" if close else f"; commands are {', '.join(COMMANDS)}"
+    print(f"{prog}: error: unknown command {word}{guess}", file=sys.stderr)
+    print(f"(`{prog} --help` lists flags and commands)", file=sys.stderr)
+    return 2
 
 
 def parse(argv: list[str] | None = None, prog: str = "tpc-server") -> Any:

@@ -201,6 +201,8 @@ class Frontend:
             self._close_link()
             if self._registry_fd >= 0:
                 os.close(self._registry_fd)
+        if monitor is not None:
+            self._log.log("info", "stopped")
         self._log.close()
 
     def _close_listeners(self) -> None:

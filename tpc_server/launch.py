@@ -19,9 +19,11 @@ from . import access, flag_checks, runtime
 from .affinity import pin, topology
 from .affinity.cores_arg import refuse_missing_cpus
 from .affinity.plan import PlanSettings, parse_cores, plan
+from .banner import banner
 from .boundary.server_args import ModelConfig, ServerArgs
 from .config import Options, env_flag
 from .doorman import Doorman
+from .link.control import Operators
 from .listen import Bound, ListenError, bind
 from .metrics.flags import metrics_config
 
@@ -253,21 +255,23 @@ def _serve(
     )
     thread.start()
     signals.wake = server.setup.wake_main
+    operators = Operators(server)
     shown = False
     status = 0
     while not signals.count:
-        server.wait_event(_POLL_MS)
+        operators.wait(_POLL_MS)
         if server.ready and not shown:
             shown = True
-            print(_banner(given, server, engine, time.monotonic() - signals.started), flush=True)
+            print(banner(given, server, engine, time.monotonic() - signals.started), flush=True)
         if server.failed or outcome:
             status = 1
             break
     if outcome:
         print(f"tpc-server: error: the engine ended: {outcome[0]!r}", file=sys.stderr)
     if not status:
-        _drain(given, server, signals)
+        _drain(given, server, signals, operators)
     signals.ending = True
+    operators.close()
     server.shutdown()
     stopping.set()
     if signals.count < 2:
@@ -304,12 +308,14 @@ def _format(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def _drain(given: Any, server: Any, signals: _Signals) -> None:
+def _drain(given: Any, server: Any, signals: _Signals, operators: Operators) -> None:
     """Finish what runs, within the limit; a second signal ends it."""
+    log = server.setup.log
+    log("info", "stopping", signal=signals.name, limit_s=given.drain_timeout)
     server.start_drain()
     deadline = time.monotonic() + given.drain_timeout
     begun = time.monotonic()
-    last = -1
+    left, last = server.inflight(), -1
     while time.monotonic() < deadline and signals.count < 2:
         left = server.inflight()
         # Counters are published a little late: zero counts once it has had time to be true.
@@ -317,31 +323,12 @@ def _drain(given: Any, server: Any, signals: _Signals) -> None:
             break
         if left and left != last:
             seconds = max(0.0, deadline - time.monotonic())
-            print(f"draining: {left} requests left, up to {seconds:.0f} s", file=sys.stderr)
+            log("info", f"draining: {left} requests left, up to {seconds:.0f} s")
             last = left
-        server.wait_event(50)
-
-
-def _banner(given: Any, server: Any, engine: Any, seconds: float) -> str:
-    if given.uds:
-        address = given.uds
-        curl = f"curl -N --unix-socket {given.uds} http://localhost/generate"
-    else:
-        host = f"[{given.host}]" if ":" in given.host else given.host
-        address = f"http://{host}:{server.http_port}"
-        curl = f"curl -N {address}/generate"
-    body = '{"text": "The capital of France is", "stream": true}'
-    if given.api_keys:
-        curl += " -H 'Authorization: Bearer …'"
-    return "\n".join(
-        (
-            f"tpc_server ready in {seconds:.1f} s at {address}",
-            f"  model   {server.setup.info.served} ({engine.describe()})",
-            f"  python  {runtime.describe()}",
-            *(f"  {line}" for line in server.plan.describe().splitlines()),
-            f"  try     {curl} -H 'Content-Type: application/json' -d '{body}'",
-        )
-    )
+        operators.wait(50)
+    if left:
+        why = "a second signal" if signals.count > 1 else "--drain-timeout is over"
+        log("warning", f"{why}: {left} requests are cut")
 
 
 def _progress(what: str, fraction: float) -> None:
@@ -379,6 +366,11 @@ class _Signals:
         self.wake: Any = None
         signal.signal(signal.SIGINT, self._handle)
         signal.signal(signal.SIGTERM, self._handle)
+
+    @property
+    def name(self) -> str:
+        """Of the one that came last."""
+        return signal.Signals(self._number).name
 
     def check(self) -> None:
         """While loading: raise again what an import has swallowed (some do: a package whose C part

@@ -123,14 +123,17 @@ def _bind_all(
 def bind_uds(path: str, count: int, backlog: int) -> list[list[socket.socket]]:
     """One UNIX socket on the first core, which hands connections to the others."""
     try:
-        if stat.S_ISSOCK(os.stat(path).st_mode):
-            probe = socket.socket(socket.AF_UNIX)
-            try:
-                probe.connect(path)
-            except OSError:
-                os.unlink(path)  # left over by a server that was killed
-            finally:
-                probe.close()
+        mode = os.stat(path).st_mode
+        if not stat.S_ISSOCK(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a file that is no socket"
+            raise ListenError(f"cannot listen on {path}: {kind} is there", errno.EADDRINUSE)
+        probe = socket.socket(socket.AF_UNIX)
+        try:
+            probe.connect(path)
+        except OSError:
+            os.unlink(path)  # left over by a server that was killed
+        finally:
+            probe.close()
     except FileNotFoundError:
         pass
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -43,7 +43,7 @@ class Program:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.banner += line
-            if line.strip().startswith("try"):
+            if line.strip().startswith(("try", "{")):
                 break
 
     def end(self) -> tuple[int, str]:
@@ -151,7 +151,12 @@ def test_a_signal_drains_and_exits_with_0(program, number):
     assert last["meta_info"]["finish_reason"] == {"type": "length", "length": 200}
     status, err = one.end()
     assert status == 0
-    assert "draining: 1 requests left" in err
+    ready = json.loads(one.banner)
+    assert ready["message"] == "ready" and ready["address"] == one.path
+    lines = [json.loads(line) for line in err.splitlines()]  # all of them are JSON
+    told = [line["message"] for line in lines if line["level"] == "info"]
+    assert told[0] == "stopping" and lines[0]["signal"] == signal.Signals(number).name
+    assert told[1].startswith("draining: 1 requests left") and told[-1] == "stopped"
     assert not os.path.exists(one.path)
 
 
@@ -166,7 +171,8 @@ def test_what_does_not_finish_in_time_gets_an_error_and_done(program):
         while piece := client.chunk():
             body += piece
     assert body.endswith(b"data: [DONE]\n\n") and b"shutting down" in body
-    assert one.end()[0] == 0
+    status, err = one.end()
+    assert status == 0 and "--drain-timeout is over: 1 requests are cut" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -178,11 +184,45 @@ def test_a_second_signal_ends_at_once(program, number):
         client.chunk()
         one.process.send_signal(number)
         assert one.process.stderr is not None
+        assert "stopping signal=" in one.process.stderr.readline()
         assert "draining" in one.process.stderr.readline()
         one.process.send_signal(number)
         while client.chunk():
             pass
     assert one.end()[0] == 0
+
+
+def test_operators_ask_a_program(model_folder, tmp_path):
+    """Its cores are threads of its own: it says how it is, and that it cannot be reloaded."""
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    command = [
+        sys.executable, "-m", "tpc_server", "--port", "0", "--engine", "synthetic",
+        "--model-path", str(model_folder), "--log-format", "json",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        port = json.loads(process.stdout.readline())["address"].rpartition(":")[2]
+
+        def ask(*words: str) -> Any:
+            done = subprocess.run(
+                [str(ROOT / "tpc"), *words, "--port", port], env=env, capture_output=True,
+                text=True, timeout=50, check=False,
+            )  # fmt: skip
+            return done.returncode, json.loads(done.stdout)
+
+        status, said = ask("status")
+        assert status == 0 and said["mode"] == "in-process" and said["ready"] is True
+        assert said["pids"] == [process.pid]
+        status, said = ask("reload")
+        assert status == 1 and "runs in-process" in said["error"]
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+        process.stdout.close()
+    assert not list((tmp_path / "tpc_server").iterdir())
 
 
 @pytest.fixture

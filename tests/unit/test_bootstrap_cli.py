@@ -46,7 +46,10 @@ def tpc(*words: str, program: Path = ROOT / "tpc", **env: str) -> subprocess.Com
 
 
 # What the bootstrap shows of the rest before there is anything to run the rest with.
-SHOWN = [ROOT / "tpc_server" / name for name in ("cli.py", "version.py", "parsers/formats.py")]
+SHOWN = [
+    ROOT / "tpc_server" / name
+    for name in ("cli.py", "version.py", "parsers/formats.py", "link/control.py")
+]
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *SHOWN], ids=lambda path: path.name)
@@ -77,6 +80,12 @@ def test_help_and_unknown_commands() -> None:
     wrong = tpc("sevre")
     assert wrong.returncode == 2 and wrong.stdout == ""
     assert "no command 'sevre'" in wrong.stderr
+    for words in (["setup", "--nosuch"], ["doctor", "now"]):
+        wrong = tpc(*words)
+        assert wrong.returncode == 2 and wrong.stdout == ""
+        assert f"{words[0]}: unknown argument {words[1]}" in wrong.stderr
+    none = tpc("status", "--port", "1")
+    assert none.returncode == 1 and "no server answers for port 1" in none.stderr
 
 
 def oldest_python() -> str:
@@ -97,7 +106,11 @@ def oldest_python() -> str:
         (["serve", "--version"], 0, "tpc_server 0."),
         (["--version"], 0, "tpc_server 0."),
         (["--help"], 0, "./tpc serve"),
-        (["setup", "--help"], 0, "./tpc setup"),
+        (["--help"], 0, "./tpc status"),
+        (["setup", "--help"], 0, "setup: make everything ready"),
+        (["doctor", "-h"], 0, "doctor: print what was found"),
+        (["reload", "--help"], 0, "Replace a running server's frontend"),
+        (["serve", "--help"], 0, "--attach SOCKET"),
         (["test", "-h"], 0, "--pytest-only"),
         (["doctor", "--help"], 0, "./tpc doctor"),
         (["serve", "--prot=80"], 2, "./tpc serve: error: unknown flag --prot (did you mean"),

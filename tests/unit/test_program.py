@@ -48,6 +48,9 @@ def test_help_and_version():
     [
         (["--port", "99999"], "99999"),
         (["--nonsense"], "--nonsense"),
+        (["bogus"], "unknown command bogus; commands are serve, setup"),
+        (["sttus"], "unknown command sttus (did you mean status?)"),
+        (["--uds", "README.md"], "cannot listen on README.md: a file that is no socket is there"),
         (["--sream-interval", "2"], "did you mean --stream-interval?"),
         (["--prefill-tokens", "0"], "--prefill-tokens must be at least 1"),
         (["--max-queued-requests", "-1"], "-1 is negative"),

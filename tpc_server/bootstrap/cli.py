@@ -24,7 +24,8 @@ HELP = """\
 tpc: a thread-per-core LLM serving frontend on free-threaded CPython
 
   ./tpc serve [ARGS]    start the server; without ARGS it serves SmolLM2-135M-Instruct
-                        (`./tpc serve --help` lists them)
+                        (`./tpc serve --help` lists them); with --attach SOCKET the
+                        API of a scheduler that runs elsewhere
   ./tpc test [ARGS]     ruff, mypy and all tests; ARGS go to pytest
                           --full         also the tests that take very long
                           --sglang       also those with the real SGLang (5 GB, made once)
@@ -33,6 +34,8 @@ tpc: a thread-per-core LLM serving frontend on free-threaded CPython
   ./tpc bench [ARGS]    measure frontends side by side (`./tpc bench --help`)
   ./tpc doctor          what was found here and why: interpreter, packages, core plan, cache
   ./tpc setup           make everything ready (and try again what failed lately)
+  ./tpc status [--port N]  how the server on that port is (default 30000)
+  ./tpc reload [--port N]  a fresh frontend process for it, where it has one
   ./tpc python [ARGS]   the interpreter, with all packages
   ./tpc help            this page; `./tpc --version`: the version
 
@@ -54,7 +57,12 @@ def run_command(argv: Sequence[str] | None = None) -> int:
         say(f"no command {name!r}; `./tpc help` lists them")
         return 2
     if name not in HELPS_ITSELF and ("--help" in words or "-h" in words):
-        command = show_help
+        sys.stdout.write(PAGES.get(name, HELP))
+        return 0
+    unknown = [word for word in words if word not in TAKES.get(name, words)]
+    if unknown:
+        say(f"{name}: unknown argument {unknown[0]}; `{name} --help` shows what it takes")
+        return 2
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         return command(words)
@@ -123,9 +131,23 @@ def _program() -> Any:
 
 def serve(words: Sequence[str]) -> int:
     # Help, the version and bad flags are answered here: none of them is worth a build.
-    _program().parse(list(words), "./tpc serve")
+    if not any(word.partition("=")[0] == "--attach" for word in words):
+        _program().parse(list(words), "./tpc serve")
     _, python = _ready()
     _become(python, ["-m", "tpc_server", *words])
+
+
+def control(command: str, words: Sequence[str]) -> int:
+    asking = importlib.import_module(f"{__package__.rpartition('.')[0]}.link.control")
+    return int(asking.main(command, list(words), "./tpc"))
+
+
+def status(words: Sequence[str]) -> int:
+    return control("status", words)
+
+
+def reload(words: Sequence[str]) -> int:
+    return control("reload", words)
 
 
 def python(words: Sequence[str]) -> int:
@@ -184,13 +206,37 @@ def _checkout() -> Path:
     return root
 
 
-HELPS_ITSELF = ("serve", "bench", "python")
+HELPS_ITSELF = ("serve", "bench", "python", "status", "reload")
+#: What a command takes that passes nothing on.
+TAKES: dict[str, tuple[str, ...]] = {"setup": ("--test",), "doctor": ()}
+PAGES = {
+    "setup": """\
+setup: make everything ready that serving needs, and try again what failed lately
+
+  ./tpc setup [--test]   (or `tpc-server setup`)
+
+Finds or builds a free-threaded CPython 3.13, makes an environment of pinned packages, fetches the
+default model; all of it in ($XDG_CACHE_HOME or ~/.cache)/tpc_server. Prints where things are.
+
+  --test    the packages of the test suite as well
+""",
+    "doctor": """\
+doctor: print what was found here and why; changes and builds nothing
+
+  ./tpc doctor   (or `tpc-server doctor`)
+
+Interpreter and GIL, packages, core plan, tools, SGLang, cache. Exit status 0: serving would start
+at once; 1: something has to be made or mended first, the last line says what.
+""",
+}
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": serve,
     "test": test,
     "bench": bench,
     "doctor": doctor,
     "setup": setup,
+    "status": status,
+    "reload": reload,
     "python": python,
     "help": show_help,
     "--help": show_help,

@@ -1,13 +1,15 @@
 """Where operators reach a running server: `tpc-server reload`, `tpc-server status`.
 
-Owner: the scheduler's thread (the socket), any process (the asking). A UNIX socket in the user's
-own folder, named by the port; one line of JSON each way.
+Owner: the scheduler's thread, or the program's main thread (the socket), any process (the asking).
+A UNIX socket in the user's own folder, named by the port; one line of JSON each way. Standard
+library only and Python 3.9: `./tpc status` needs no environment.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import stat
 import tempfile
@@ -80,6 +82,47 @@ class ControlSocket:
         self.path.unlink(missing_ok=True)
 
 
+class Operators:
+    """The control socket of a program whose cores are its own threads: it says how it is. The main
+    thread waits here for what the server has for it, and for who asks."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._poll = select.poll()
+        self._poll.register(server.wake_fileno(), select.POLLIN)
+        self._socket: ControlSocket | None = None
+        if not server.http_port:
+            return
+        try:
+            self._socket = ControlSocket(server.http_port, self._answer)
+        except (OSError, ControlError) as error:
+            server.setup.log("debug", f"`tpc-server status` will not work: {error}")
+            return
+        self._poll.register(self._socket.fileno(), select.POLLIN)
+
+    def wait(self, timeout_ms: int) -> None:
+        """Until something worth a look happened, or the time is up."""
+        self._poll.poll(timeout_ms)
+        self._server.wait_event(0)
+        if self._socket is not None:
+            self._socket.serve()
+
+    def close(self) -> None:
+        """Nobody can ask any more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _answer(self, word: str) -> dict[str, Any]:
+        about = {"mode": self._server.mode, "ready": self._server.ready, "pids": [os.getpid()]}
+        if word == "status":
+            return {"ok": True, **about, "inflight": self._server.inflight()}
+        if word == "reload":
+            why = "this server runs in-process: it cannot be reloaded, only restarted"
+            return {"ok": False, "error": why, **about}
+        return {"ok": False, "error": f"unknown command {word[:64]!r}"}
+
+
 def ask(port: int, word: str, timeout_s: float = 30.0) -> dict[str, Any]:
     """What the server on `port` answers to a command. Raises ControlError."""
     path = folder() / f"{port}.sock"
@@ -95,7 +138,10 @@ def ask(port: int, word: str, timeout_s: float = 30.0) -> dict[str, Any]:
                     break
                 data += piece
         except OSError as error:
-            raise ControlError(f"no server answers at {path}: {error}") from None
+            raise ControlError(
+                f"no server answers for port {port} at {path}: {error.strerror or error}"
+                " (one on a UNIX socket cannot be asked)"
+            ) from None
     try:
         answer: dict[str, Any] = json.loads(data)
     except ValueError:
@@ -103,13 +149,13 @@ def ask(port: int, word: str, timeout_s: float = 30.0) -> dict[str, Any]:
     return answer
 
 
-def main(command: str, argv: list[str]) -> int:
+def main(command: str, argv: list[str], program: str = "tpc-server") -> int:
     """`tpc-server reload|status [--port N]`; the exit status."""
     import argparse
     import sys
 
     parser = argparse.ArgumentParser(
-        prog=f"tpc-server {command}",
+        prog=f"{program} {command}",
         description={
             "reload": "Replace a running server's frontend by a fresh one; no request is lost.",
             "status": "Say which frontend processes a running server has.",
