@@ -14,7 +14,7 @@ from tests.sglang.serving import Ended, environ
 from tests.sglang.test_life import LONG, until
 from tests.wheel_source import copy_source
 from tpc_server.integrations.sglang import facts
-from tpc_server.routes.table import ADMIN, ADMIN_OPTIONAL, KEY, OPEN, ROUTES
+from tpc_server.routes.table import ADMIN, ADMIN_OPTIONAL, KEY, OPEN, REGISTRY, ROUTES
 
 pytestmark = [pytest.mark.sglang, pytest.mark.network, pytest.mark.timeout(400)]
 
@@ -34,7 +34,10 @@ def status(sglang, method, path, key=None):
         return client.call(method, path, None, **headers).status
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+SERVED = [route for route in ROUTES if route.handler not in REGISTRY]
+
+
+@pytest.mark.parametrize("route", SERVED, ids=lambda route: route.path)
 def test_keys_are_asked_on_every_route(locked, route):
     path = route.path.replace("{model}", "tiny-model")
     for method in route.methods:
@@ -47,6 +50,19 @@ def test_keys_are_asked_on_every_route(locked, route):
         assert route.access in (KEY, ADMIN, ADMIN_OPTIONAL)
         if not path.startswith(("/flush", "/abort")):
             assert status(locked, method, path, right) not in (401, 403)
+
+
+def test_the_storage_behind_the_cache(locked):
+    """The scheduler has none, and says so; what it is comes from the scheduler's state."""
+    admin = {"Authorization": f"Bearer {ADMIN_TEXT}"}
+    body = {"hicache_storage_backend": "file"}
+    with Client(locked.address) as client:
+        answer = client.call("GET", "/hicache/storage-backend", None, **admin)
+        assert answer.status == 200 and answer.json()["hicache_storage_backend"] is None
+        assert answer.json()["hicache_write_policy"] in ("write_through", "write_back")
+        for method in ("PUT", "DELETE"):
+            answer = client.call(method, "/hicache/storage-backend", body, **admin)
+            assert answer.status == 400 and b"not enabled" in answer.body
 
 
 def test_unknown_paths_want_a_key_and_no_key_is_shown(locked):
