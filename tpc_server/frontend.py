@@ -127,10 +127,10 @@ class Frontend:
             self._wake.wait(5)
         self.monitor = Monitor(self)
         self.monitor.start()
-        self.command(cores_.CMD_ACCEPT)
         if self.server_args.skip_server_warmup:
             self._words[mesh.READY] = 1
-        else:
+        self.command(cores_.CMD_ACCEPT)
+        if not self.server_args.skip_server_warmup:
             self.command(cores_.CMD_WARMUP, only=self.plan.stage_cores("ingress")[0])
 
     # -- operator --------------------------------------------------------------------

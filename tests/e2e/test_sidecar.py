@@ -237,11 +237,29 @@ def test_reload_lets_streams_finish(sidecar):
     assert run.ask().status == 200
 
 
-@pytest.mark.parametrize("how", [{"rid": "old"}, {"abort_all": True}], ids=["one", "all"])
-@pytest.mark.parametrize("cores", [("1",), ("ingress=0", "tokenize=1", "detok=2,3", "egress=0")])
+def test_a_process_that_takes_over_is_healthy_at_once(sidecar):
+    """What was warmed up is the scheduler, which stays; nobody sees a 503 of one that is not."""
+    run = sidecar(skip_server_warmup=False)
+    until(lambda: run.server.ready)
+    run.scheduler.wait_for(lambda s: not s.live)
+    run.scheduler.manual = True  # no warm-up would be answered
+    old = run.pid()
+    assert run.server.reload()
+    until(lambda: run.pid() != old and not run.server.seats[0].reloading)
+    until(lambda: run.server.ready)
+    assert call(run.address, "GET", "/ready").status == 200
+
+
+@pytest.mark.parametrize(
+    ("how", "cores"),
+    [
+        ({"rid": "old"}, "ingress=0 tokenize=1 detok=2,3 egress=0"), ({"abort_all": True}, "1"),
+    ],
+    ids=["one", "all"],
+)  # fmt: skip
 def test_an_abort_reaches_requests_of_another_process(sidecar, how, cores):
     """Of one that is leaving, which takes no connections any more; and of no other request."""
-    run = sidecar(manual=True, options={"plan": placed(cores)})
+    run = sidecar(manual=True, options={"plan": placed(cores.split())})
     with Client(run.address) as client, Client(run.address) as other:
         stream(run, client, "old")
         stream(run, other, "old2")

@@ -69,6 +69,7 @@ class Seat:
         self._dying: list[Any] = []  # processes to be reaped
         self._pause_s = _FIRST_PAUSE_S
         self._retry_at = 0.0
+        self._warm = False  # a process has had its warm-up answered
         self.reloading = False
         self.restarts = 0
         self.stopping = False
@@ -93,7 +94,7 @@ class Seat:
                 raise StartError(f"{self._command[0]} does not start: {error}") from None
         channel = Channel(ours)
         words: dict[str, Any] = {
-            "config": self._config,
+            "config": self._next_config(),
             "listeners": [len(group) for group in self.listeners],
         }
         fds = [sock.fileno() for group in self.listeners for sock in group]
@@ -106,6 +107,13 @@ class Seat:
             fds.append(self._registry_fd)
         channel.send(words, fds)
         self._starting = Starting(process, channel, slot)
+
+    def _next_config(self) -> dict[str, Any]:
+        """Of the next process. It need not warm up a scheduler that has answered the one before,
+        and health probes of clients must not fail meanwhile."""
+        if not self._warm:
+            return self._config
+        return self._config | {"args": self._config["args"] | {"skip_server_warmup": True}}
 
     def _free_slot(self) -> int:
         """Of the metrics: one that no process counts in; what is counted there goes on."""
@@ -202,6 +210,8 @@ class Seat:
         for one in [one for one in (*self._retired, self.link) if one is not None and one.gone]:
             self._bury(one)
         link = self.link
+        if link is not None and link.ready:
+            self._warm = True
         if link is not None and link.accepting and self._starting is None:
             self.reloading = False
             for old in self._retired:

@@ -166,6 +166,9 @@ class _Life:
         poll.register(frontend.wake_fileno(), select.POLLIN)
         poll.register(wake_r, select.POLLIN)
         while True:
+            if frontend.ready and not self._told_ready:
+                self._told_ready = True
+                self._channel.send({"ready": True})
             for fd, _ in poll.poll(100 if self._leave_at else None):
                 if fd == wake_r:
                     with contextlib.suppress(BlockingIOError):
@@ -180,9 +183,6 @@ class _Life:
             if self._hangups:
                 self._hangups = 0
                 self._channel.send({"reload": True})
-            if frontend.ready and not self._told_ready:
-                self._told_ready = True
-                self._channel.send({"ready": True})
             if frontend.failed:
                 self._channel.send({"failed": "a core could not go on, see the log"})
                 return self._end("the frontend could not go on", FAILED)
