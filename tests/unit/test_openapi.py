@@ -178,6 +178,8 @@ OPENAI: dict[str, tuple[Any, dict[str, Any]]] = {
 )
 def test_openai_fields(name: str, row: Any) -> None:
     decoder, base = OPENAI[name]
+    if row.name == "max_tokens":  # the newer name would count before it
+        base = {k: v for k, v in base.items() if k != "max_completion_tokens"}
     compare(
         row.name, lambda probe: {**base, row.name: probe}, TYPES[name]["properties"][row.name],
         decoder.decode,
