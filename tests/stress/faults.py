@@ -171,6 +171,8 @@ class Loose(NamedTuple):
 
 # How long after an injury a connection may still be one that it hurt.
 _AFTER_S: Final = 10.0
+# How far apart processes awake after a pause.
+_AWAKE_S: Final = 2.0
 _EXPLAINS: Final = {
     "core": (THROW,),
     "abort": (ABORT_ALL,),
@@ -189,7 +191,8 @@ def unexplained(loose: Loose, done: list[tuple[str, float]]) -> str | None:
         if not loose.got:
             kinds += (DRAIN,)
     for kind, at in done:
-        if kind == PAUSE and loose.since <= at <= loose.until + _AFTER_S:
+        near = loose.since <= at + _AWAKE_S and at <= loose.until + _AFTER_S
+        if kind == PAUSE and near:
             return None
         if loose.kind == "shutdown" and kind == DRAIN and loose.since >= at:
             return None  # it came when everything that ran had ended

@@ -84,6 +84,10 @@ def peer():
     (conn,) = stage.connections.values()
 
     def tick(count):
+        for _ in range(count):
+            pause(1)
+
+    def pause(count):
         seconds[0] += count
         stage.on_tick((seconds[0] + 1) * SECOND)
 
@@ -99,6 +103,7 @@ def peer():
     yield SimpleNamespace(
         poller=poller,
         tick=tick,
+        pause=pause,
         send=send,
         answered=answered,
         writer=writer,
@@ -115,6 +120,16 @@ def test_a_dripping_head_is_given_up(peer):
         peer.send(bytes([byte]))
         peer.tick(1)
         assert not peer.writer.sent
+    peer.tick(2)
+    assert b" 408 " in peer.writer.sent
+
+
+def test_time_in_which_the_core_did_not_turn_does_not_count(peer):
+    peer.send(POST[:9])
+    peer.tick(4)
+    peer.pause(100)
+    peer.tick(5)
+    assert not peer.writer.sent
     peer.tick(2)
     assert b" 408 " in peer.writer.sent
 

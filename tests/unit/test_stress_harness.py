@@ -234,7 +234,7 @@ def test_an_end_needs_a_cause_of_its_kind_and_time():
     assert unexplained(cut._replace(kind="abort"), [(THROW, 15)]) is not None
     assert unexplained(cut._replace(kind="abort"), [(faults.ABORT_ALL, 15)]) is None
     assert unexplained(cut, [(PAUSE, 15)]) is None
-    assert unexplained(cut, [(PAUSE, 9)]) is not None
+    assert unexplained(cut, [(PAUSE, 7)]) is not None
     assert unexplained(cut._replace(kind="shutdown"), [(DRAIN, 9)]) is None
     assert unexplained(cut._replace(kind="shutdown"), [(DRAIN, 11)]) is not None
 

@@ -29,6 +29,7 @@ KEY_BITS: Final = 40  # a connection key is ingress core << KEY_BITS | serial
 _RECV_BYTES: Final = 65536
 _MAX_PIPELINED: Final = 64
 _BODY_STEP: Final = 65536
+_PAUSE_NS: Final = 2_000_000_000
 
 
 class IngressStage:
@@ -101,8 +102,13 @@ class IngressStage:
 
     def on_tick(self, now_ns: int) -> None:
         """Time-outs, and accepting again after a shortage of descriptors."""
+        gap = now_ns - self._now_ns if self._now_ns else 0
         self._now_ns = now_ns
         self.acceptor.on_tick(now_ns)
+        if gap > _PAUSE_NS:  # the machine stood still: what clients sent meanwhile is not late
+            for conn in self.connections.values():
+                if conn.deadline_ns:
+                    conn.deadline_ns += gap
         for conn in list(self.connections.values()):
             if conn.deadline_ns and now_ns > conn.deadline_ns:
                 self._timed_out(conn)
