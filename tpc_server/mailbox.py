@@ -56,11 +56,13 @@ class EventFd:
             os.eventfd_write(self._fd, 1)
         except BlockingIOError:
             pass  # 2**64 - 2 unread rings: the sleeper is woken by any one of them
+        except ValueError:
+            pass  # closed: who slept there is gone
 
     def read(self) -> None:
         try:
             os.eventfd_read(self._fd)
-        except BlockingIOError:
+        except (BlockingIOError, ValueError):
             pass
 
     def wait(self, timeout_ms: int) -> bool:
@@ -72,8 +74,8 @@ class EventFd:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def __del__(self) -> None:
         # One that anybody may write to at any time is closed with its last holder.

@@ -147,7 +147,7 @@ class SchedulerPort:
             pack = self._heads[count] = Struct(f"<IIIH{count}Q").pack
         head = pack(size, wire.BATCH << 16, len(header), count, *sizes)
         with self._push_lock:
-            return frames[0].step(head, header, columns, size)
+            return not self._stopped() and frames[0].step(head, header, columns, size)
 
     def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:
         """One record to every detok core where a request lives; waits for space, False only on

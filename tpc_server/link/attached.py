@@ -5,11 +5,14 @@ Standard library only: importable in a scheduler's process with a GIL.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from typing import Any
 
+from ..counters import WORDS
 from ..mailbox import DOORBELL_BYTES, EventFd
 from ..mesh import EXTRA_ENDS, SCHEDULER, Lane, Mesh
+from ..ring import ring_bytes
 from ..shm import Region
 
 
@@ -44,7 +47,22 @@ class AttachedMesh:
     """Same face as `Mesh`, for the ends of the scheduler."""
 
     def __init__(self, about: dict[str, Any], fds: list[int]) -> None:
-        """Takes the descriptors. Raises ValueError when they are not what `about` says."""
+        """Takes the descriptors. Raises ValueError when they are not what `about` says, or when
+        that makes no sense."""
+        try:
+            self._read(about)
+            if len(fds) != 1 + self.n + EXTRA_ENDS:
+                raise ValueError(f"{len(fds)} descriptors came with a mesh of {self.n} cores")
+            if not fcntl.fcntl(fds[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise ValueError("its memory could be taken from under us")
+            self.region = Region.attach(fds[0], self.size)
+        except Exception as error:
+            for fd in fds:
+                os.close(fd)
+            raise ValueError(f"its rings cannot be used: {error!r}") from None
+        self.events = [EventFd(fd) for fd in fds[1:]]
+
+    def _read(self, about: dict[str, Any]) -> None:
         self.n = int(about["cores"])
         self.plan = _Stages(about)
         self._bells = int(about["bells"])
@@ -53,18 +71,21 @@ class AttachedMesh:
         self._rings: dict[Lane, tuple[int, int, int]] = {
             (row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in about["rings"]
         }
-        self.size = int(about["size"])
-        if len(fds) != 1 + self.n + EXTRA_ENDS:
-            for fd in fds:
-                os.close(fd)
-            raise ValueError(f"{len(fds)} descriptors came with a mesh of {self.n} cores")
-        self.events = [EventFd(fd) for fd in fds[1:]]
-        self.region = Region.attach(fds[0], self.size)
+        self.size = size = int(about["size"])
+        ends = [at + ring_bytes(capacity) for at, capacity, _ in self._rings.values()]
+        ends.append(self._bells + (self.n + EXTRA_ENDS) * DOORBELL_BYTES)
+        ends += [8 * self.counters_at(self.n), 8 * max([self._counters, *self._words()]) + 8]
+        starts = [at for at, _, _ in self._rings.values()]
+        if min(self.n, *starts, self._bells, self._counters, *self._words()) < 0 or (
+            max(ends) > size
+        ):
+            raise ValueError(f"places outside of its {size} bytes")
+
+    def _words(self) -> list[int]:
+        return [word for opened, ended in self._watched for word in (*opened, ended)]
 
     def counters_at(self, core: int) -> int:
         """Index of a core's first published counter among the region's words."""
-        from ..counters import WORDS
-
         return self._counters + core * WORDS
 
     def watched(self) -> list[tuple[list[int], int]]:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..metrics.area import MetricsArea
-from .attached import AttachedMesh
 from .hub import Hub
-from .link import Link
+from .link import Link, attached
 from .messages import Channel, LinkClosed
 
 _START_S: Final = 120.0
@@ -164,13 +163,12 @@ class Seat:
             self._give_up(starting)
             return
         try:
-            mesh = AttachedMesh(message["mesh"], starting.channel.take_fds())
-        except (KeyError, ValueError, OSError) as error:
-            self.failure = f"its rings cannot be used: {error}"
+            link = attached(starting.channel, message.get("mesh"), self._stall_s)
+        except ValueError as error:
+            self.failure = str(error)
             self._give_up(starting)
             return
         self._starting = None
-        link = Link(starting.channel, mesh, self._stall_s)
         link.process = starting.process
         link.slot = starting.slot
         if self.link is not None:  # a reload: the old one goes on until the new one accepts

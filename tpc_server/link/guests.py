@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from .attached import AttachedMesh
 from .hub import Hub
-from .link import Link
+from .link import Link, attached
 from .messages import Channel, LinkClosed
 
 _ANSWER_S: Final = 120.0
@@ -81,12 +80,11 @@ class Guests:
             try:
                 if not message or "mesh" not in message:
                     raise ValueError(message.get("refused", "it left") if message else "silence")
-                mesh = AttachedMesh(message["mesh"], channel.take_fds())
-            except (KeyError, ValueError, OSError) as error:
+                link = attached(channel, message["mesh"], self._stall_s)
+            except ValueError as error:
                 self._log(f"a frontend could not be attached: {error}")
                 channel.close()
                 continue
-            link = Link(channel, mesh, self._stall_s)
             self.links.append(link)
             self._hub.add(link)
         for link in [one for one in self.links if one.gone]:

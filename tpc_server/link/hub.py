@@ -116,23 +116,25 @@ class Hub:
                 for armed in links[:k]:
                     armed.disarm(False)
                 return True
+        # Another thread's push may bury a link meanwhile: its descriptors are -1 then.
+        watched = [(link, link.fileno(), link.channel.fileno()) for link in links]
         poll = select.poll()
-        for link in links:
-            poll.register(link.fileno(), select.POLLIN)
-            poll.register(link.channel.fileno(), select.POLLIN)
-        for fd in self.extra:
-            poll.register(fd, select.POLLIN)
+        for fd in (*self.extra, *[fd for _, bell, channel in watched for fd in (bell, channel)]):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
         rung = {fd for fd, _ in poll.poll(timeout_ms)}
         found = False
-        for link in links:
-            here = link.fileno() in rung
+        for link, bell, channel in watched:
+            here = bell in rung
             link.disarm(here)
             found = found or here
-            if link.channel.fileno() in rung:
+            if channel in rung and not link.gone:
                 link.hear()
                 self.tend(now=True)
-        for fd in rung & set(self.extra):
-            self.extra[fd]()
+        for fd in rung:
+            serve = self.extra.get(fd)
+            if serve is not None:
+                serve()
         return found
 
     def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:

@@ -6,8 +6,11 @@ not end: when the process is gone, those are aborted in the scheduler.
 
 from __future__ import annotations
 
+import os
 import select
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -21,6 +24,7 @@ from .messages import Channel, LinkClosed
 _SHARED: Final = IngressRequest(b"", [])  # a record that is not for the scheduler
 _FINISH_MARK: Final = b"\xa4type"  # the key of every finish reason, in msgpack
 _LOG_MOST: Final = 256
+_LOG_STEP: Final = 2  # read of it a step, beyond that: all at once would be felt
 _LOOK_NS: Final = 50_000_000
 _PAUSE_NS: Final = 2_000_000_000
 
@@ -44,25 +48,30 @@ class Link(SchedulerPort):
         self.slot = 0  # of the metrics it counts in
         self._stall_ns = int(stall_s * 1e9)
         self._live: dict[bytes, None] = {}  # wire rids of requests that were given out
-        self._ended: list[Any] = []  # headers that name requests that ended, not read yet
+        # Headers that name requests that ended, not read yet.
+        self._ended: deque[bytes] = deque()
         self._looked_ns = 0
         self._turned_ns = 0  # last sign of a turning core
         self._heartbeats = [mesh.counters_at(core) for core in range(mesh.n)]
         self._poll = select.poll()
         self._poll.register(channel.fileno(), select.POLLIN)
+        self._hearing = threading.Lock()  # a push that waits hears too, on its own thread
         self.make = self._remembering()
         self.shared: list[bytes] = []  # aborts for the other links, not told yet
 
     # -- requests ----------------------------------------------------------------------
 
     def _remembering(self) -> Callable[[Record], IngressRequest]:
-        """A record as a message; a request is remembered until it ends."""
+        """A record as a message; a request is remembered until it ends, or was told to: of a
+        health probe that it dropped a scheduler never speaks again."""
         live, read, request = self._live, self.make, wire.REQUEST
 
         def remember(record: Record) -> IngressRequest:
             kind = record[0]
             if kind == request:
                 live[record[1]] = None
+            elif kind == wire.ABORT:
+                live.pop(record[1], None)
             elif kind == wire.SHARED_ABORT:
                 self.shared.append(record[2])
                 return _SHARED
@@ -75,31 +84,44 @@ class Link(SchedulerPort):
         if self.gone or not self.step(header, columns):
             return False
         if _FINISH_MARK in header:
-            self._ended.append(header)
-            if len(self._ended) > _LOG_MOST:
-                self.settle()
+            self._note_ends(header)
         return True
 
     def recv(self, max_requests: int) -> list[IngressRequest]:
-        """As any port's, without what concerns other links: that is in `shared` then."""
-        found = super().recv(max_requests)
+        """As any port's, without what concerns other links: that is in `shared` then.
+
+        What makes no sense is the end of the link, not of the scheduler.
+        """
+        try:
+            found = super().recv(max_requests)
+        except Exception as error:
+            self.failure = f"its ring cannot be read: {error!r}"
+            self.gone = True
+            return []
         return [one for one in found if one is not _SHARED] if self.shared else found
 
     def note(self, kind: int, key: bytes, parts: Sequence[Any]) -> None:
         """Something is pushed: whose end it says is read when there is time for it."""
         if kind == wire.BATCH:
-            header = parts[1]
+            header = bytes(parts[1])  # no other buffer: one may be the scheduler's to use again
             if _FINISH_MARK in header:
-                self._ended.append(header)
-                if len(self._ended) > _LOG_MOST:
-                    self.settle()
+                self._note_ends(header)
         elif kind != wire.HEALTH_ACK:
             self._live.pop(key, None)
 
-    def settle(self) -> None:
-        """Read what has ended."""
+    def _note_ends(self, header: bytes) -> None:
+        self._ended.append(header)
+        if len(self._ended) > _LOG_MOST:
+            self.settle(_LOG_STEP)
+
+    def settle(self, most: int) -> None:
+        """Read what has ended, so many headers of it."""
         live = self._live
-        for header in self._ended:
+        for _ in range(most):
+            try:
+                header = self._ended.popleft()
+            except IndexError:
+                return
             try:
                 columns = codec.unpack(header)
                 for rid, finish in zip(columns[0], columns[1], strict=False):
@@ -107,11 +129,10 @@ class Link(SchedulerPort):
                         live.pop(rid.encode(), None)
             except Exception:  # a malformed frame ends nothing that we could name
                 continue
-        self._ended.clear()
 
     def aborts(self) -> list[IngressRequest]:
         """An abort of every request that did not end."""
-        self.settle()
+        self.settle(len(self._ended))
         pack = codec.make_packer()
         found = [IngressRequest(messages.pack_abort(pack, rid.decode()), []) for rid in self._live]
         self._live.clear()
@@ -145,18 +166,21 @@ class Link(SchedulerPort):
 
     def hear(self) -> None:
         """Read what the process says; its end sets `gone`."""
-        try:
-            while (message := self.channel.poll()) is not None:
-                if message.get("accepting"):
-                    self.accepting = True
-                if message.get("ready"):
-                    self.ready = True
-                if message.get("reload"):
-                    self.reload_asked = True
-                if "failed" in message:
-                    self.failure = str(message["failed"])
-        except LinkClosed:
-            self.gone = True
+        with self._hearing:
+            try:
+                while (message := self.channel.poll()) is not None:
+                    if message.get("accepting"):
+                        self.accepting = True
+                    if message.get("ready"):
+                        self.ready = True
+                    if message.get("reload"):
+                        self.reload_asked = True
+                    if "failed" in message:
+                        self.failure = str(message["failed"])
+            except LinkClosed:
+                self.gone = True
+            for fd in self.channel.take_fds():  # none should come any more
+                os.close(fd)
 
     def destroy(self) -> None:
         """Let go of everything, once no thread uses it."""
@@ -164,3 +188,14 @@ class Link(SchedulerPort):
         self.close()
         self.channel.close()
         self.mesh.close()
+
+
+def attached(channel: Channel, about: Any, stall_s: float) -> Link:
+    """The link to a process that said where its rings are. Raises ValueError where they cannot be
+    used, whatever is wrong: it may be one of another version."""
+    mesh = AttachedMesh(about, channel.take_fds())
+    try:
+        return Link(channel, mesh, stall_s)
+    except Exception as error:
+        mesh.close()
+        raise ValueError(f"its rings cannot be used: {error!r}") from None

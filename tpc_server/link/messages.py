@@ -15,10 +15,12 @@ from __future__ import annotations
 import json
 import select
 import socket
+from array import array
 from typing import Any, Final
 
 MAX_FDS: Final = 250
 _LINE: Final = 1 << 20
+_FD_BYTES: Final = array("i").itemsize
 
 
 class LinkClosed(Exception):
@@ -71,8 +73,11 @@ class Channel:
         """A message that is there already, None without one. Raises LinkClosed at the end."""
         if b"\n" not in self._buffer:
             # Not by the socket's mode, which another thread may change to send.
+            fd = self.sock.fileno()
+            if fd < 0:
+                raise LinkClosed("the link is closed")
             poll = select.poll()
-            poll.register(self.sock.fileno(), select.POLLIN)
+            poll.register(fd, select.POLLIN)
             if not poll.poll(0):
                 return None
             try:
@@ -98,12 +103,17 @@ class Channel:
 
     def _fill(self) -> None:
         try:
-            data, fds, _flags, _address = socket.recv_fds(self.sock, 1 << 16, MAX_FDS)
+            # `socket.recv_fds` passes no flags on.
+            data, ancillary, _flags, _address = self.sock.recvmsg(
+                1 << 16, socket.CMSG_LEN(MAX_FDS * _FD_BYTES), socket.MSG_CMSG_CLOEXEC
+            )
         except (BlockingIOError, InterruptedError, TimeoutError):
             raise
         except OSError as error:
             raise LinkClosed(str(error)) from None
-        self._fds += fds
+        for level, kind, raw in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._fds += array("i", raw[: len(raw) - len(raw) % _FD_BYTES])
         if not data:
             raise LinkClosed("the other end of the link is gone")
         self._buffer += data

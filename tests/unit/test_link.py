@@ -1,0 +1,214 @@
+"""The scheduler's end of one frontend process: what it remembers, what it makes of nonsense."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from tests.unit.test_port import plan_of
+from tpc_server.boundary import codec, columns, messages, wire
+from tpc_server.link.attached import AttachedMesh, describe
+from tpc_server.link.hub import Hub
+from tpc_server.link.link import Link, attached
+from tpc_server.link.messages import Channel
+from tpc_server.mailbox import EventFd
+from tpc_server.mesh import ABORTS, SCHEDULER, Ends, Mesh
+
+pytestmark = pytest.mark.timeout(30)
+PACK = codec.make_packer()
+
+
+class Pair:
+    """A frontend's mesh, and the scheduler's link to it."""
+
+    def __init__(self) -> None:
+        self.mesh = Mesh(plan_of("1"), 64, 64, 64)
+        ours, theirs = socket.socketpair()
+        self.far = Channel(theirs)
+        about, fds = describe(self.mesh)
+        assert self.far.send({"mesh": about}, fds)
+        near = Channel(ours)
+        message = near.wait(5)
+        self.link = attached(near, message["mesh"], 5.0)
+        self.ends = Ends(self.mesh)
+        self.requests = self.ends.sender(0, SCHEDULER)
+        self.aborts = self.ends.sender(0, SCHEDULER, ABORTS)
+
+    def request(self, rid: bytes) -> None:
+        assert self.requests.post(wire.REQUEST, rid, wire.request_parts(b"r", []))
+
+    def abort(self, rid: bytes) -> None:
+        header = messages.pack_abort(PACK, rid.decode())
+        self.aborts.post_urgent(wire.ABORT, rid, wire.request_parts(header, []))
+
+    def end(self, *rids: str) -> tuple[bytes, list[bytes]]:
+        finish: list[Any] = [{"type": "length", "length": 1}] * len(rids)
+        ones = [1] * len(rids)
+        return columns.pack_frame(PACK, rids, finish, ones, [[1]] * len(rids), ones, ones)
+
+    def close(self) -> None:
+        self.link.destroy()
+        self.far.close()
+        self.mesh.close()
+
+
+@pytest.fixture
+def pair():
+    made = Pair()
+    yield made
+    made.close()
+
+
+def _left(link: Link) -> int:
+    return len(link.aborts())
+
+
+def test_what_ended_or_was_aborted_is_forgotten(pair):
+    for rid in (b"a", b"b", b"c", b"d"):
+        pair.request(rid)
+    pair.abort(b"b")
+    assert len(pair.link.recv(64)) == 5
+    header, data = pair.end("a")
+    assert pair.link.frame(header, data)
+    # A buffer that the scheduler uses again.
+    reused = bytearray(pair.end("c")[0])
+    pair.link.note(wire.BATCH, b"", wire.frame_parts(memoryview(reused), []))
+    reused[:] = bytes(len(reused))
+    assert [codec.unpack(one.header)[1] for one in pair.link.aborts()] == ["d"]
+
+
+def test_dropped_probes_do_not_pile_up(pair):
+    """A busy scheduler answers a probe with a sign of life and never with a row of its own."""
+    for k in range(100):
+        rid = b"HEALTH_CHECK_%d" % k
+        pair.request(rid)
+        pair.link.recv(64)
+        pair.abort(rid)
+        pair.link.recv(64)
+    assert not _left(pair.link)
+
+
+def test_ends_are_read_a_few_at_a_time(pair, monkeypatch):
+    read: list[int] = []
+    unpack = codec.unpack
+    monkeypatch.setattr(codec, "unpack", lambda data: read.append(1) or unpack(data))
+    for k in range(600):
+        pair.request(b"%d" % k)
+        pair.link.recv(64)
+        before = len(read)
+        header, data = pair.end(str(k))
+        pair.link.note(wire.BATCH, b"", wire.frame_parts(header, data))
+        assert len(read) - before <= 2
+    assert not _left(pair.link)
+
+
+def test_several_threads_hear_without_losing_a_word(pair):
+    """A push that waits for room looks as well, on its own thread."""
+    stop = threading.Event()
+
+    def listen() -> None:
+        while not stop.is_set():
+            pair.link.hear()
+
+    threads = [threading.Thread(target=listen) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3000):
+        assert pair.far.send({"ready": True})
+    assert pair.far.send({"accepting": True})
+    pause = threading.Event()
+    while not pair.link.accepting and not pair.link.gone:
+        pause.wait(0.001)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert pair.link.accepting and not pair.link.gone
+
+
+def test_descriptors_that_come_later_are_closed(pair):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        assert pair.far.send({"ready": True}, [0])
+        pair.link.hear()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _changed(about: dict[str, Any], how: str) -> Any:
+    if how == "nothing":
+        return None
+    if how == "a list":
+        return [1]
+    if how == "no rings":
+        return {**about, "rings": []}
+    if how == "rings elsewhere":
+        return {**about, "rings": [[*row[:3], 1 << 40, *row[4:]] for row in about["rings"]]}
+    if how == "bells elsewhere":
+        return {**about, "bells": 1 << 40}
+    return {**about, {"cores": "cores", "size": "size"}[how]: 1 << 40}
+
+
+@pytest.mark.parametrize(
+    "how", ["nothing", "a list", "no rings", "rings elsewhere", "bells elsewhere", "cores", "size"]
+)
+def test_nonsense_is_one_error_and_leaves_no_descriptor(how):
+    """A guest of another version says what it likes: the scheduler goes on."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    mesh = Mesh(plan_of("1"), 64, 64, 64)
+    ours, theirs = socket.socketpair()
+    near, far = Channel(ours), Channel(theirs)
+    about, fds = describe(mesh)
+    assert far.send({"mesh": _changed(about, how)}, fds)
+    message = near.wait(5)
+    with pytest.raises(ValueError, match="its rings cannot be used"):
+        attached(near, message["mesh"], 5.0)
+    near.close()
+    far.close()
+    mesh.close()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_ring_that_makes_no_sense_ends_its_link_alone(pair):
+    pair.request(b"a")
+    assert len(pair.link.recv(64)) == 1
+    at, _, _ = pair.mesh.ring((0, SCHEDULER, 0))
+    Ends(pair.mesh).words[at >> 3] += 1 << 40
+    assert pair.link.recv(64) == []
+    assert pair.link.gone and "cannot be read" in pair.link.failure
+    assert _left(pair.link) == 1
+
+
+def test_memory_that_could_be_taken_back_is_refused():
+    mesh = Mesh(plan_of("1"), 64, 64, 64)
+    about, fds = describe(mesh)
+    loose = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
+    os.ftruncate(loose, mesh.size)
+    with pytest.raises(ValueError, match="taken from under us"):
+        AttachedMesh(about, [loose, *[os.dup(fd) for fd in fds[1:]]])
+    mesh.close()
+
+
+def test_received_descriptors_end_with_the_process(pair):
+    assert not os.get_inheritable(pair.link.mesh.region.fd)
+    assert not any(os.get_inheritable(event.fileno()) for event in pair.link.mesh.events)
+
+
+def test_a_link_that_another_thread_buries_wakes_who_sleeps_on_it(pair):
+    hub = Hub(lambda: None)
+    hub.add(pair.link)
+    thread = threading.Timer(0.05, hub.bury, [pair.link])
+    thread.start()
+    hub.wait(300)
+    thread.join()
+    assert not hub.links
+    assert not hub.wait(1)
+
+
+def test_a_bell_that_is_closed_rings_for_nobody():
+    event = EventFd()
+    event.close()
+    event.write()
+    event.read()
