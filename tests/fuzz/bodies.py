@@ -22,12 +22,14 @@ TYPE_OF: Final = {
     "/abort_request": "AbortRequest",
     "/parse_function_call": "ParseRequest",
     "/separate_reasoning": "SeparateRequest",
+    "/weights_checker": "CheckWeightsRequest",
 }
 BASES: Final[dict[str, Any]] = {
     "/tokenize": {"prompt": "abc"},
     "/detokenize": {"tokens": [97, 98]},
     "/abort_request": {"rid": "no such"},
     "/parse_function_call": {"text": "abc", "tool_call_parser": "json", "tools": []},
+    "/weights_checker": {},
     "/separate_reasoning": {"text": "<think>a</think>b", "reasoning_parser": "think"},
 }
 # Of /generate's sampling parameters, as /v1/completions and /v1/chat/completions call them.

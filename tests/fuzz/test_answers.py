@@ -211,5 +211,5 @@ def test_schemathesis(run: Running, tmp_path: Path, request: pytest.FixtureReque
     )  # fmt: skip
     assert done.returncode == 0, f"--seed={seed}\n{done.stdout[-5000:]}{done.stderr[-2000:]}"
     counted = re.search(r"(\d+) generated", done.stdout)
-    assert counted and int(counted[1]) > 50, done.stdout[-3000:]
+    assert counted and int(counted[1]) > 5, done.stdout[-3000:]
     judge(run, str(seed))

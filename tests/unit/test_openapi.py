@@ -15,6 +15,7 @@ from tests.json_schema import parts, valid
 from tpc_server.contract.abort import decode_abort
 from tpc_server.contract.chat import ChatDecoder
 from tpc_server.contract.completion import CompletionDecoder
+from tpc_server.contract.control import decode_attach, decode_weights
 from tpc_server.contract.errors import BadRequest
 from tpc_server.contract.fields import REFUSED, REQUEST_TABLE
 from tpc_server.contract.generate import GenerateDecoder
@@ -196,6 +197,8 @@ def test_small_types() -> None:
         ("ParseRequest", EXAMPLES["ParseRequest"], lambda body: decode_parse(body, FACTS)),
         ("SeparateRequest", EXAMPLES["SeparateRequest"],
          lambda body: decode_separate(body, FACTS)),
+        ("CheckWeightsRequest", {}, decode_weights),
+        ("AttachRequest", EXAMPLES["AttachRequest"], decode_attach),
     ):  # fmt: skip
         for field, schema in TYPES[name]["properties"].items():
             if field in ("abort_message",) or "only with messages" in schema["description"]:
