@@ -112,7 +112,15 @@ class CoreSetup:
 
         assert self.tokenizer_json is not None
         tokenizer: Any = Tokenizer.from_str(self.tokenizer_json)
-        return lambda ids, skip: str(tokenizer.decode(ids, skip_special_tokens=skip))
+
+        def decode(ids: list[int], skip: bool) -> str:
+            try:
+                return str(tokenizer.decode(ids, skip_special_tokens=skip))
+            except OverflowError:  # a scheduler's nonsense, which has no text, as in a piece table
+                known = [token for token in ids if 0 <= token < 1 << 32]
+                return str(tokenizer.decode(known, skip_special_tokens=skip))
+
+        return decode
 
     def render_control(self, name: str, payload: bytes | None) -> tuple[int, bytes, bytes]:
         """Status, body and content type of the answer to a control request (None: no reply)."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpc_server.render import http, native
+from tpc_server.render.completion import CompletionShape
 from tpc_server.render.logprobs import INPUT, OUTPUT, LogprobBuffers
+from tpc_server.render.openai import Spec
 
 
 @given(st.text())
@@ -123,3 +126,16 @@ def test_logprob_families_grow_and_are_cut():
     texts = LogprobBuffers(lambda token: chr(token))
     texts.add_pairs(OUTPUT[0], [-1.0], [97])
     assert b'"a"' in b"".join(texts.members())
+
+
+def test_hidden_states_of_a_streamed_choice_keep_no_more_than_is_shown():
+    """`true` shows the last token's: those before it need not wait with it."""
+    shape = CompletionShape(Spec("a", "m", 0, hidden="all"), b'"v"', str)
+    stream = SimpleNamespace(index=0, hidden=bytearray(), finish=None)
+    for k in range(100):
+        stream.hidden[:] = b"[%d,1.5],[%d,2.5]" % (k, k)
+        if k == 99:
+            stream.finish = {"type": "stop"}
+        shape.keep_hidden(stream)
+        assert all(len(kept) < 40 for kept in shape._hidden.values())
+    assert shape.hidden_states(stream) == b"[99,2.5]" and not shape._hidden

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import socket
+import time
 from array import array
 from types import SimpleNamespace
 
@@ -21,6 +23,8 @@ from tpc_server.config import Options
 from tpc_server.counters import Counters
 from tpc_server.http1 import RequestParser
 from tpc_server.info import ServerInfo
+from tpc_server.render.chat import ChatShape
+from tpc_server.render.openai import Spec
 from tpc_server.routes.base import PROBE_PLAN
 from tpc_server.setup import CoreSetup
 from tpc_server.stages import stream as records
@@ -85,6 +89,31 @@ def test_the_abort_of_an_ended_request_is_repeated_once_its_job_was_found(detok)
     detok.stage.inbox.append((frame.D_ENCODED, "a#1", 3, None, [1, 2, 3], 3))
     detok.stage.poll(10)
     assert detok.tokenize.messages() == [(frame.T_ABORT, "a#1")] * 2
+
+
+def test_an_abort_before_the_scheduler_tells_no_latency_from_before_the_request(detok):
+    made = list(opened("a#1", stream=False))
+    made[10] = time.monotonic_ns()
+    detok.stage.inbox += [tuple(made), (frame.D_FAIL, "a#1", 0, "aborted in the queue")]
+    detok.stage.poll(10)
+    body = detok.egress.messages()[0][2].partition(b"\r\n\r\n")[2]
+    meta = json.loads(body)["meta_info"]
+    assert meta["finish_reason"]["type"] == "abort" and 0 <= meta["e2e_latency"] < 10
+
+
+def test_events_of_a_parser_count_as_held_text(detok):
+    detok.stage.inbox += [opened("a#1"), (frame.D_ENCODED, "a#1", 1, None, [1], 3)]
+    detok.stage.poll(10)
+    detok.stage.setup.stream_buffer_bytes = 1000
+    stream = detok.stage.streams["a#1"]
+    stream.group.shape = ChatShape(Spec("a", "m", 0), b'"v"', str)
+    stream.writer.blocked = True
+    stream.events = [("content", "x")]
+    detok.stage.end_row(stream, None, [], None)
+    assert not stream.group.done
+    stream.events += [("content", "x")] * 10
+    detok.stage.end_row(stream, None, [], None)
+    assert stream.group.done and detok.tokenize.messages() == [(frame.T_ABORT, "a#1")]
 
 
 def test_whether_a_request_is_still_here_is_told_its_ingress(detok):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests import text_samples as samples
+from tests import tiny_tokenizer
+from tpc_server.setup import CoreSetup
 from tpc_server.text.windowed import CONTEXT_IDS, MAX_PENDING, WindowedDetok
 
 FFFD = "\ufffd"
@@ -103,3 +108,13 @@ def test_text_after_an_endless_run_is_whole():
     data = b"\xf0" * 150 + "é ok 🎉".encode() + b"\xe4" * 70 + b"end"
     text = "".join(state.step([byte]) for byte in data) + state.finish([])
     assert text == data.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("token", [-1, 1 << 20, 1 << 40])
+def test_an_id_that_no_tokenizer_takes_has_no_text(token):
+    """As in a piece table: it is the scheduler's fault, and must cost no core its streams."""
+    owner: Any = SimpleNamespace(tokenizer_json=json.dumps(tiny_tokenizer.tokenizer_json()))
+    decode = CoreSetup.decode(owner)
+    assert decode([token], False) == ""
+    assert decode([97, token, 98], True) == "ab"
+    assert WindowedDetok(decode, True, [], False).step([token, 97]) == "a"

@@ -195,8 +195,12 @@ class OpenAIShape:
         if stream.hidden:
             kept = self._hidden.setdefault(stream.index, bytearray())
             kept += b",%b" % stream.hidden if kept else stream.hidden
+            if self.spec.hidden == "all":  # the last row is shown, where it is not the only one
+                last = kept.rfind(b"],[")
+                if last > 0:
+                    kept[:last] = b"["
             if stream.finish is not None:
-                stream.hidden[:] = kept
+                stream.hidden[:] = self._hidden.pop(stream.index)
 
     def hidden_states(self, stream: Any) -> bytes:
         """The hidden states a choice shows, as JSON: of its last token."""

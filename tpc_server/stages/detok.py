@@ -7,6 +7,7 @@ opening and ending groups, aborts, errors, probes.
 from __future__ import annotations
 
 from collections import deque
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from .. import frame, request
@@ -283,6 +284,7 @@ class DetokStage(StepLoop):
         self._abort(frame.decode(payload)[1])
 
     def _aborted_early(self, stream: Stream, message: str) -> None:
+        self.now_ns = monotonic_ns()  # no record of the scheduler has told the time
         self.end_row(stream, {"type": "abort", "message": message}, [], None)
 
     # -- records of the scheduler ----------------------------------------------------

@@ -41,6 +41,7 @@ from .stream import (
 if TYPE_CHECKING:
     from ..counters import Counters
 
+_EVENT_BYTES: Final = 256  # a chunk each
 OVERFLOW: Final = "the client reads too slowly: its stream was aborted"
 
 
@@ -280,6 +281,8 @@ class StreamRows:
         held = len(stream.text) + len(stream.ids) + len(stream.hidden)
         if stream.logprobs is not None:
             held += stream.logprobs.size()
+        if stream.events is not None:
+            held += _EVENT_BYTES * len(stream.events)
         if stream.group.shape.incremental and held > self.setup.stream_buffer_bytes:
             stream.hot[MODE] = SLOW
             group = stream.group
