@@ -36,6 +36,11 @@ def _of_prefill(ours: Any, theirs: Any) -> bool:
     return bool(theirs == [ours])
 
 
+def _in_words(text: str) -> str:
+    """A type error of theirs with our word for the type."""
+    return text.replace("expected i64", "expected an integer")
+
+
 _TIMES = (
     "num_retractions|storage_prefetch_wait|storage_staging_wait|forward_entry_time|queue_time"
     "|prefill_finished_time|cached_tokens_details|dp_rank|request_received_ts|first_token_latency"
@@ -229,16 +234,18 @@ CHOICES: tuple[Choice, ...] = (
         ),
     ),
     Choice(
-        "error-path", "text of a type error", "the value and the type",
-        "the value and the type", "and the field's path", "an error names its field",
+        "error-path", "text of a type error", "the value and a type of Rust's (`i64`)",
+        "the value and a type of Rust's (`i64`)", "the value, a type in words, the field's path",
+        "an error names its field; `an integer` is understood without knowing Rust",
         allowed=(
             Allowed(
                 RUST, "badtype", r"\[0\]\.error\.message",
-                lambda o, t: o == t + " at `sampling_params.top_k`",
+                lambda o, t: o == _in_words(t) + " at `sampling_params.top_k`",
             ),
             Allowed(
                 PYTHON, "badtype", r"\[0\]\.error",
-                lambda o, t: o == {"message": t + " at `sampling_params.top_k`", "code": 400},
+                lambda o, t: o
+                == {"message": _in_words(t) + " at `sampling_params.top_k`", "code": 400},
             ),
         ),
     ),

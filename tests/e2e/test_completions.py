@@ -235,8 +235,10 @@ def test_bad_requests_name_the_field(start, fields, text):
         assert answer.status == 400
         body = answer.json()
         assert text in body["message"]
+        param = body.pop("param")
+        assert param is None or param in body["message"]
         assert {**body, "message": ""} == {
-            "object": "error", "message": "", "type": "BadRequestError", "param": None, "code": 400
+            "object": "error", "message": "", "type": "BadRequestError", "code": 400
         }  # fmt: skip
         assert client.call("POST", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
 

@@ -76,7 +76,18 @@ def test_what_is_not_served_is_404(start):
     with Client(run.address) as client:
         for path in [path for paths in NOT_SERVED.values() for path in paths]:
             for method in ("GET", "POST", "PUT"):
-                assert client.call(method, path, {}).status == 404, path
+                answer = client.call(method, path, {})
+                assert answer.status == 404, path
+                assert "not served here" in answer.json()["error"]["message"], path
+        for path, told in (
+            ("/chat/completions", "the route is /v1/chat/completions"),
+            ("/v1/v1/models", "the route is /v1/models"),
+            ("/generate/", "the route is /generate"),
+            ("/nope", "Not Found"), ("/%ff", "Not Found"), ("/v1/v1/x", "Not Found"),
+        ):  # fmt: skip
+            answer = client.call("POST", path, {})
+            assert answer.status == 404
+            assert answer.json()["error"]["message"].endswith(told), path
 
 
 def test_every_choice_has_a_proof():

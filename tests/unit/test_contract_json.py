@@ -14,7 +14,7 @@ from tests.decoder_outcomes import outcomes
 from tests.gil_env import clean_env, gil_env
 from tests.unit.test_contract_generate import limits
 from tpc_server.contract import json_body
-from tpc_server.contract.errors import BadRequest
+from tpc_server.contract.errors import BadRequest, openai_error_body
 from tpc_server.contract.generate import GenerateDecoder
 
 
@@ -70,8 +70,22 @@ def test_texts_of_broken_bodies() -> None:
             (b"", "the request body is empty"),
             (b"\xef\xbb\xbf{}", "the request body starts with a byte order mark"),
             (b'{"a":"\xff"}', "the request body is not valid UTF-8 at byte 6"),
-            (b'{"a":"\\ud800"}', "the request body is not valid JSON"),
-            (b"{", "the request body is not valid JSON"),
+            (b'{"a":"\\ud800"}', "the request body is not valid JSON: half of a surrogate pair"),
+            (b"{", "the request body is not valid JSON at byte 1: it ends too soon"),
+            (b" \n", "the request body is not valid JSON at byte 2: it ends too soon"),
+            (b'{"a":1 , }', "the request body is not valid JSON at byte 7"),
+            (
+                b'{"a":"b',
+                "the request body is not valid JSON at byte 5: a string that does not end",
+            ),
+            ('{"\u00e9\u20ac":x}'.encode(), "the request body is not valid JSON at byte 9"),
+            (b'{"a":1}{', "the request body is not valid JSON at byte 7"),
+            (b"{'a':1}", "the request body is not valid JSON at byte 1"),
+            (b'{"a":NaN}', "the request body is not valid JSON: NaN is no number of JSON"),
+            (b'{"a":"\t"}', "the request body is not valid JSON at byte 6"),
+            (b'{"a":"' + b"x" * 99999, "the request body is not valid JSON"),
+            (b'{"a":tru' + b" " * 99999, "the request body is not valid JSON at byte 5"),
+            (b'{"a":"' + b"x" * 99999 + b'",}', "the request body is not valid JSON"),
             (b"[" * 129 + b"]" * 129, "the request body nests deeper than 128 levels"),
             (b"[" * 9999, "the request body nests deeper than 128 levels"),
             (b"[1]", "the request body must be a JSON object, got an array"),
@@ -89,10 +103,11 @@ def test_texts_of_broken_bodies() -> None:
     ("body", "text"),
     [
         ({"temperature": "N"}, "temperature must be a non-negative finite number, got inf."),
-        ({"top_k": "-N"}, "invalid type: floating point `-inf`, expected i64"
+        ({"top_k": "-N"}, "invalid type: floating point `-inf`, expected a 64-bit integer"
          " at `sampling_params.top_k`"),
         ({"logit_bias": {"5": "-N"}}, "number out of range at `sampling_params.logit_bias.5`"),
-        ({"stop_token_ids": [1, "N"]}, "invalid type: floating point `inf`, expected i64"
+        ({"stop_token_ids": [1, "N"]},
+         "invalid type: floating point `inf`, expected a 64-bit integer"
          " at `sampling_params.stop_token_ids[1]`"),
     ],
 )  # fmt: skip
@@ -120,3 +135,25 @@ def test_a_prompt_of_too_many_ids_is_refused_before_they_are_read(
 def test_deep_nesting_below_the_limit_is_taken() -> None:
     for parse in json_body.PARSERS.values():
         assert parse(b'{"a":' * 128 + b"1" + b"}" * 128)
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("invalid type: null, expected a string at `messages[0].content`", "messages[0].content"),
+        ("missing field `messages`", "messages"),
+        ("unknown field `x`, expected one of `a`, `b` at `tools[0]`", "tools[0]"),
+        ("unknown field `x`, expected one of `a`, `b`", "x"),
+        ("top_p must be in (0, 1], got 7.", "top_p"),
+        ("prompt[1] cannot be empty", "prompt[1]"),
+        ("tools[0].type must be function, got x", "tools[0].type"),
+        ("min_new_tokens=3 is unavailable", None),
+        ("max_completion_tokens is too large", "max_completion_tokens"),
+        ("the request body is not valid JSON at byte 5", None),
+        ("The input (5 tokens) is longer", None),
+        ("this route needs a tokenizer: this server has none", None),
+    ],
+)
+def test_the_field_that_a_text_names(message: str, param: str | None) -> None:
+    assert json.loads(openai_error_body(message))["param"] == param
+    assert json.loads(openai_error_body(message, 503))["param"] is None

@@ -87,7 +87,7 @@ def _ints(value: list[Any], path: str) -> None:
     if value and set(map(type, value)) != {int}:
         for k, entry in enumerate(value):
             if type(entry) is not int:
-                raise invalid_type(entry, "i64", f"{path}[{k}]")
+                raise invalid_type(entry, "an integer", f"{path}[{k}]")
 
 
 class Columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..boundary.messages import GENERATE
+from ..parsers.formats import TOOL_PARSERS
 from ..text import chat_prompt
 from . import openai_fields as F
 from .chat_messages import check_messages, check_tools, tool_choice
@@ -128,7 +129,7 @@ class ChatDecoder(OpenAIDecoder):
         if given is None:
             given = {}
         elif type(given) is not dict:
-            raise invalid_type(given, "a map", "chat_template_kwargs")
+            raise invalid_type(given, "an object", "chat_template_kwargs")
         check_finite(given, "chat_template_kwargs")
         if "chat_template" in given:
             raise BadRequest("chat_template_kwargs.chat_template is not allowed on this server")
@@ -143,7 +144,7 @@ class ChatDecoder(OpenAIDecoder):
         if "thinking" in own:
             mode = own["thinking"]
             if type(mode) is not dict:
-                raise invalid_type(mode, "a map", "thinking")
+                raise invalid_type(mode, "an object", "thinking")
             if type(mode.get("type")) is not str:
                 raise invalid_type(mode.get("type"), "a string", "thinking.type")
             out.setdefault("thinking_mode", mode["type"])
@@ -236,7 +237,8 @@ class ChatDecoder(OpenAIDecoder):
             if self.facts.tool_parser is None:
                 raise BadRequest(
                     "tools with tool_choice auto need a server that was started with"
-                    " --tool-call-parser"
+                    f" --tool-call-parser ({', '.join(sorted(TOOL_PARSERS))});"
+                    " tool_choice none leaves the tools uncalled"
                 )
             return self.facts.tool_parser
         from ..parsers.choice import json_schema_for_choice
@@ -278,7 +280,7 @@ def _effort(own: dict[str, Any]) -> tuple[Any, bool]:
     reasoning = own.get("reasoning")
     if reasoning is not None:
         if type(reasoning) is not dict:
-            raise invalid_type(reasoning, "a map", "reasoning")
+            raise invalid_type(reasoning, "an object", "reasoning")
         if reasoning.get("effort") is not None:
             effort, path = reasoning["effort"], "reasoning.effort"
         enabled = flag(reasoning, "enabled", False, "reasoning.")

@@ -32,7 +32,7 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
 
 def _message(entry: Any, path: str) -> dict[str, Any]:
     if type(entry) is not dict:
-        raise invalid_type(entry, "a map", path)
+        raise invalid_type(entry, "an object", path)
     role = entry.get("role")
     if type(role) is not str:
         raise invalid_type(role, "a string", f"{path}.role")
@@ -84,7 +84,7 @@ def _others(entry: dict[str, Any], out: dict[str, Any], path: str) -> None:
 
 def _part(part: Any, path: str, thinks: bool) -> dict[str, Any]:
     if type(part) is not dict:
-        raise invalid_type(part, "a map", path)
+        raise invalid_type(part, "an object", path)
     kind = part.get("type")
     if kind == "text" or kind in ("input_text", "output_text"):
         text = part.get("text")
@@ -114,10 +114,10 @@ def _part(part: Any, path: str, thinks: bool) -> dict[str, Any]:
 def _call(call: Any, path: str) -> dict[str, Any]:
     """One tool call of an assistant's message."""
     if type(call) is not dict:
-        raise invalid_type(call, "a map", path)
+        raise invalid_type(call, "an object", path)
     function = call.get("function")
     if type(function) is not dict:
-        raise invalid_type(function, "a map", f"{path}.function")
+        raise invalid_type(function, "an object", f"{path}.function")
     name = function.get("name")
     if type(name) is not str:
         raise invalid_type(name, "a string", f"{path}.function.name")
@@ -143,13 +143,13 @@ def check_tools(tools: Any, path: str = "tools") -> list[dict[str, Any]]:
     for k, tool in enumerate(tools):
         where = f"{path}[{k}]"
         if type(tool) is not dict:
-            raise invalid_type(tool, "a map", where)
+            raise invalid_type(tool, "an object", where)
         kind = tool.get("type", "function")
         if kind != "function":
             raise BadRequest(f"{where}.type must be function, got {str(kind)[:64]}")
         function = tool.get("function")
         if type(function) is not dict:
-            raise invalid_type(function, "a map", f"{where}.function")
+            raise invalid_type(function, "an object", f"{where}.function")
         name = function.get("name")
         if type(name) is not str:
             raise invalid_type(name, "a string", f"{where}.function.name")
@@ -161,7 +161,7 @@ def check_tools(tools: Any, path: str = "tools") -> list[dict[str, Any]]:
         parameters = function.get("parameters")
         if parameters is not None:
             if type(parameters) is not dict:
-                raise invalid_type(parameters, "a map", f"{where}.function.parameters")
+                raise invalid_type(parameters, "an object", f"{where}.function.parameters")
             _check_schema(parameters, f"{where}.function.parameters")
         out.append(tool if "type" in tool else {"type": "function", **tool})
     return out
@@ -172,17 +172,17 @@ def _check_schema(schema: dict[str, Any], path: str) -> None:
     check_finite(schema, path)
     definitions = schema.get("$defs")
     if definitions is not None and type(definitions) is not dict:
-        raise invalid_type(definitions, "a map", f"{path}.$defs")
+        raise invalid_type(definitions, "an object", f"{path}.$defs")
     kind = schema.get("type")
     if kind is not None and type(kind) is not str and type(kind) is not list:
         raise invalid_type(kind, "a string or an array of strings", f"{path}.type")
     properties = schema.get("properties")
     if properties is not None:
         if type(properties) is not dict:
-            raise invalid_type(properties, "a map", f"{path}.properties")
+            raise invalid_type(properties, "an object", f"{path}.properties")
         for name, entry in properties.items():
             if type(entry) is not dict and type(entry) is not bool:
-                raise invalid_type(entry, "a map", f"{path}.properties.{name}")
+                raise invalid_type(entry, "an object", f"{path}.properties.{name}")
     required = schema.get("required")
     if required is not None and (
         type(required) is not list or not all([type(name) is str for name in required])
@@ -206,7 +206,7 @@ def tool_choice(choice: Any, tools: list[dict[str, Any]]) -> str:
         raise invalid_type(choice, "a string or a map", "tool_choice")
     function = choice.get("function")
     if type(function) is not dict:
-        raise invalid_type(function, "a map", "tool_choice.function")
+        raise invalid_type(function, "an object", "tool_choice.function")
     name = function.get("name")
     if type(name) is not str:
         raise invalid_type(name, "a string", "tool_choice.function.name")

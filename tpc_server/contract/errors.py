@@ -6,6 +6,8 @@ One place decides the texts' frame and the body's shape, so that every build ans
 from __future__ import annotations
 
 import json
+import re
+from math import inf
 from typing import Any, Final
 
 __all__ = [
@@ -45,6 +47,13 @@ def native_error_body(message: str, status: int = 400) -> bytes:
     ).encode()
 
 
+# How texts name a field: by its place, as one that is missing or unknown, by their first word.
+_AT: Final = re.compile(r"at `([^`]{1,200})`")
+_FIELD: Final = re.compile(r"\b(?:missing|unknown) field `([^`]{1,200})`")
+_FIRST: Final = re.compile(
+    r"`?([a-z][a-z_]*(?:\[\d+\]|\.\w+){0,8})`?(?:=\S{0,64})?"
+    r" (?:must|cannot|needs|contains|is not|is too|names no|has \d)"
+)
 _OPENAI_TYPES: Final = {
     401: "AuthenticationError",
     403: "PermissionDeniedError",
@@ -59,7 +68,12 @@ _OPENAI_TYPES: Final = {
 def openai_error_body(
     message: str, status: int = 400, kind: str | None = None, param: str | None = None
 ) -> bytes:
-    """Error body of the OpenAI routes, in the flat shape of SGLang's Python frontend."""
+    """Error body of the OpenAI routes, in the flat shape of SGLang's Python frontend.
+
+    `param`: the field that a refusal's text names, where nothing else is given.
+    """
+    if param is None and 400 <= status < 500:
+        param = _named(message)
     if kind is None:
         kind = _OPENAI_TYPES.get(
             status, "BadRequestError" if status < 500 else "InternalServerError"
@@ -69,6 +83,12 @@ def openai_error_body(
         ensure_ascii=False,
         separators=(",", ":"),
     ).encode()
+
+
+def _named(message: str) -> str | None:
+    """The field that a text of ours names."""
+    found = _AT.search(message) or _FIELD.search(message) or _FIRST.match(message)
+    return None if found is None else found[1]
 
 
 def unexpected(value: Any) -> str:
@@ -90,11 +110,14 @@ def unexpected(value: Any) -> str:
     if type(value) is str:
         shown = value if len(value) <= 64 else value[:64] + "…"
         return f'string "{shown}"'
-    return "sequence" if type(value) is list else "map"
+    return "array" if type(value) is list else "object"
 
 
 def invalid_type(value: Any, expected: str, path: str) -> BadRequest:
     """The value at `path` is of the wrong JSON type."""
+    # An integer that is too long to be read as one is infinite.
+    if expected == "an integer" and (type(value) is int or value in (inf, -inf)):
+        expected = "a 64-bit integer"
     return BadRequest(f"invalid type: {unexpected(value)}, expected {expected} at `{path}`")
 
 

@@ -152,7 +152,8 @@ def _all_strings_encode(value: Any) -> bool:
 # A string (one that never ends is taken to the end, so that no byte is looked at twice), a bracket,
 # or anything between.
 _TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]|[^"\[\]{}]+', re.S)
-_LOOKED_AT: Final = 65536  # bytes of a refused body that are searched for deep nesting
+_LOOKED_AT: Final = 65536  # bytes of a refused body that are searched for what is wrong
+_MARGIN: Final = 16  # characters: a literal or an escape that is cut
 
 
 def _refused(body: bytes) -> BadRequest:
@@ -174,7 +175,34 @@ def _refused(body: bytes) -> BadRequest:
                 return BadRequest(f"the request body nests deeper than {MAX_DEPTH} levels")
         elif lead == b"]" or lead == b"}":
             depth -= 1
-    return BadRequest("the request body is not valid JSON")
+    return BadRequest(f"the request body is not valid JSON{_place(body)}")
+
+
+def _place(body: bytes) -> str:
+    """Where a body of good UTF-8 stops being JSON, as the standard library's reader finds it."""
+    whole = len(body) <= _LOOKED_AT
+    text = str(body[:_LOOKED_AT], "utf-8", "ignore")
+    try:
+        _LONG_DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        string = error.msg.startswith("Unterminated string")
+        # What is looked at may end in the middle of something.
+        if not whole and (string or error.pos > len(text) - _MARGIN):
+            return ""
+        before = text[: error.pos].rstrip(" \t\r\n")
+        if before.endswith(",") and text[error.pos : error.pos + 1] in ("]", "}"):
+            before = before[:-1]  # a comma too many; readers before 3.13 blame what follows
+        else:
+            before = text[: error.pos]
+        at = len(before.encode())
+        if string:
+            return f" at byte {at}: a string that does not end"
+        return f" at byte {at}" + (": it ends too soon" if error.pos >= len(text) else "")
+    except RecursionError:
+        return ""
+    except ValueError as error:  # of _no_constant
+        return f": {error} is no number of JSON"
+    return ": half of a surrogate pair" if _SURROGATE.search(body) is not None else ""
 
 
 def check_finite(value: Any, path: str) -> None:

@@ -132,7 +132,7 @@ class OpenAIDecoder:
         include, running = self.facts.include_usage, False
         if options is not None:
             if type(options) is not dict:
-                raise invalid_type(options, "a map", "stream_options")
+                raise invalid_type(options, "an object", "stream_options")
             include = flag(options, "include_usage", False, "stream_options.") or include
             running = flag(options, "continuous_usage_stats", False, "stream_options.")
         return include, running
@@ -143,7 +143,7 @@ class OpenAIDecoder:
         if wanted is None:
             return
         if type(wanted) is not dict:
-            raise invalid_type(wanted, "a map", "response_format")
+            raise invalid_type(wanted, "an object", "response_format")
         kind = wanted.get("type")
         if kind == "text":
             return
@@ -189,7 +189,7 @@ def count(own: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if type(value) is not int:
-        raise invalid_type(value, "i64", name)
+        raise invalid_type(value, "an integer", name)
     if value < 0:
         raise BadRequest(f"{name} must be at least 0, got {value}.")
     return value
@@ -202,10 +202,10 @@ def _checked(kind: int, value: Any, name: str) -> Any:
         if given is int:
             return as_float(value)
         if given is not float:
-            raise invalid_type(value, "f64", name)
+            raise invalid_type(value, "a number", name)
     elif kind == F.INT:
         if given is not int or not I64_MIN <= value <= I64_MAX:
-            raise invalid_type(value, "i64", name)
+            raise invalid_type(value, "an integer", name)
     elif kind == F.BOOL:
         if given is not bool:
             raise invalid_type(value, "a boolean", name)
@@ -213,7 +213,7 @@ def _checked(kind: int, value: Any, name: str) -> Any:
         if given is not str:
             raise invalid_type(value, "a string", name)
     elif kind == F.OBJECT and given is not dict:
-        raise invalid_type(value, "a map", name)
+        raise invalid_type(value, "an object", name)
     return value
 
 
@@ -225,11 +225,11 @@ def _schema(wanted: dict[str, Any]) -> Any:
     elif type(inner) is dict:
         schema = inner.get("schema")
     else:
-        raise invalid_type(inner, "a map", "response_format.json_schema")
+        raise invalid_type(inner, "an object", "response_format.json_schema")
     if schema is None:
         raise BadRequest("response_format.json_schema.schema is required for type json_schema")
     if type(schema) is not dict:
-        raise invalid_type(schema, "a map", "response_format.json_schema.schema")
+        raise invalid_type(schema, "an object", "response_format.json_schema.schema")
     check_finite(schema, "response_format.json_schema.schema")
     return schema
 

@@ -45,7 +45,7 @@ def read_option(options: Options, field: F.RequestField, value: Any) -> None:
         _ids(value, name)
     elif kind == F.LABELS:
         if type(value) is not dict:
-            raise invalid_type(value, "a map", name)
+            raise invalid_type(value, "an object", name)
         for key, entry in value.items():
             if type(entry) is not str:
                 raise invalid_type(entry, "a string", f"{name}.{key}")
@@ -71,9 +71,11 @@ def _scalar(kind: int, value: Any, path: str) -> None:
         if type(value) is not str:
             raise invalid_type(value, "a string", path)
     elif type(value) is not int or not _I64_MIN <= value <= _I64_MAX:
-        raise invalid_type(value, "u64" if kind == F.UINT else "i64", path)
+        raise invalid_type(
+            value, "an integer of at least 0" if kind == F.UINT else "an integer", path
+        )
     elif kind == F.UINT and value < 0:
-        raise bad_value(value, "u64", path)
+        raise bad_value(value, "an integer of at least 0", path)
 
 
 def _ids(value: Any, path: str) -> None:

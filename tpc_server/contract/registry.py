@@ -118,7 +118,7 @@ def _fields(body: bytes, table: tuple[RequestField, ...]) -> dict[str, Any]:
             raise invalid_type(value, "a boolean", row.name)
         elif row.kind == F.OBJECT:
             if type(value) is not dict:
-                raise invalid_type(value, "a map", row.name)
+                raise invalid_type(value, "an object", row.name)
             check_finite(value, row.name)
         elif row.kind == F.STR:
             if type(value) is not str:
@@ -140,5 +140,5 @@ def _integer(value: Any, path: str) -> int:
         except ValueError:
             pass
     if type(value) is not int or not I64_MIN <= value <= I64_MAX:
-        raise invalid_type(value, "i64", path)
+        raise invalid_type(value, "an integer", path)
     return value

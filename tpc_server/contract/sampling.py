@@ -243,13 +243,13 @@ class SamplingDecoder:
                 if type(value) is int:
                     value = as_float(value)
                 elif type(value) is not float:
-                    raise invalid_type(value, "f64", f"{path}.{name}")
+                    raise invalid_type(value, "a number", f"{path}.{name}")
                 if not low <= value <= high:
                     raise BadRequest(text.format(value))
                 out[index] = value
             elif kind == INT:
                 if type(value) is not int or not I64_MIN <= value <= I64_MAX:
-                    raise invalid_type(value, "i64", f"{path}.{name}")
+                    raise invalid_type(value, "an integer", f"{path}.{name}")
                 if not low <= value <= high:
                     raise BadRequest(text.format(value))
                 out[index] = value
@@ -305,13 +305,13 @@ class SamplingDecoder:
 
     def _bias(self, value: Any, path: str) -> dict[str, float] | None:
         if type(value) is not dict:
-            raise invalid_type(value, "a map", path)
+            raise invalid_type(value, "an object", path)
         out: dict[str, float] = {}
         for key, bias in value.items():
             if type(bias) is int:
                 bias = as_float(bias)
             elif type(bias) is not float:
-                raise invalid_type(bias, "f64", f"{path}.{key}")
+                raise invalid_type(bias, "a number", f"{path}.{key}")
             if not -HUGE <= bias <= HUGE:
                 raise BadRequest(f"number out of range at `{path}.{key}`")
             # isdecimal alone would take digits of other scripts.

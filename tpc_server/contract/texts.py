@@ -121,7 +121,7 @@ def _check(fields: dict[str, Any], table: dict[str, RequestField]) -> None:
             _objects(value, name)
         elif field.kind == F.OBJECT:
             if type(value) is not dict:
-                raise invalid_type(value, "a map", name)
+                raise invalid_type(value, "an object", name)
             check_finite(value, name)
 
 
@@ -140,5 +140,5 @@ def _objects(value: Any, path: str) -> None:
         raise invalid_type(value, "an array", path)
     for k, entry in enumerate(value):
         if type(entry) is not dict:
-            raise invalid_type(entry, "a map", f"{path}[{k}]")
+            raise invalid_type(entry, "an object", f"{path}[{k}]")
         check_finite(entry, f"{path}[{k}]")

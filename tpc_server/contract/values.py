@@ -50,7 +50,7 @@ def check_i64s(value: list[Any], path: str) -> None:
         return
     for k, entry in enumerate(value):
         if type(entry) is not int or not I64_MIN <= entry <= I64_MAX:
-            raise invalid_type(entry, "i64", f"{path}[{k}]")
+            raise invalid_type(entry, "an integer", f"{path}[{k}]")
 
 
 _SCALARS: Final = frozenset((type(None), bool, int, float, str))
@@ -59,7 +59,7 @@ _SCALARS: Final = frozenset((type(None), bool, int, float, str))
 def custom_params(value: Any, path: str) -> dict[str, Any]:
     """An object of scalars, arrays of scalars and objects of scalars: what a scheduler takes."""
     if type(value) is not dict:
-        raise invalid_type(value, "a map", path)
+        raise invalid_type(value, "an object", path)
     for key, entry in value.items():
         where = f"{path}.{key}"
         if type(entry) is list:

@@ -22,7 +22,7 @@ from .metrics import MetricsHandlers
 from .openai import OpenAIHandlers
 from .parse import ParseHandlers
 from .registry import RegistryHandlers
-from .table import REGISTRY, ROUTES, Route
+from .table import NOT_SERVED, REGISTRY, ROUTES, Route
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -152,7 +152,7 @@ class Router(
         """The handler of a path that is in no table as it is written; None: it is answered."""
         route, request.path = self.find(request.path)
         if route is None:
-            self._error(conn, request, close, 404, "Not Found")
+            self._error(conn, request, close, 404, self._not_found(request.path))
             return None
         methods = methods_of(route)
         if request.method not in methods:
@@ -160,6 +160,19 @@ class Router(
             self._error(conn, request, close, 405, "Method Not Allowed", extra)
             return None
         return getattr(self, route.handler)
+
+    def _not_found(self, path: bytes) -> str:
+        """What to call instead, where that is known."""
+        path = path.rstrip(b"/")
+        if b"/v1" + path in self._paths:
+            path = b"/v1" + path
+        elif path.startswith(b"/v1/v1/") and path[3:] in self._paths:  # a base URL with /v1 twice
+            path = path[3:]
+        elif path not in self._paths:
+            if path.decode("latin-1") in NOT_SERVED:
+                return f"Not Found: {path.decode()} is a route of SGLang that is not served here"
+            return "Not Found"
+        return f"Not Found: the route is {path.decode()}"
 
 
 def methods_of(route: Route) -> list[bytes]:

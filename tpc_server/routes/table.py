@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["ADMIN", "ADMIN_OPTIONAL", "KEY", "OPEN", "REGISTRY", "ROUTES", "Query", "Route"]
+__all__ = [
+    "ADMIN", "ADMIN_OPTIONAL", "KEY", "NOT_SERVED", "OPEN", "REGISTRY", "ROUTES", "Query", "Route",
+]  # fmt: skip
 
 # Who may call a route (SGLang's levels; its health family is open by path).
 OPEN: Final = 0  # anybody, also where keys are set
@@ -139,4 +141,25 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route("/v1/models", ("GET",), "models", KEY, "The models served"),
     Route("/v1/models/{model}", ("GET",), "model", KEY, "One model served"),
+)  # fmt: skip
+
+#: Routes of SGLang that are not served here: a 404 says so (docs/COMPATIBILITY.md says why).
+NOT_SERVED: Final = (
+    "/add_external_corpus", "/api/chat", "/api/generate", "/api/show", "/api/tags",
+    "/begin_weight_update", "/classify", "/close_session", "/configure_logging",
+    "/continue_generation", "/destroy_weights_update_group", "/dump_expert_distribution_record",
+    "/encode", "/end_weight_update", "/freeze_gc", "/get_hicache_l3_cache_layout",
+    "/get_remote_instance_transfer_engine_info", "/get_weights_by_name",
+    "/init_weights_send_group_for_remote_instance", "/init_weights_update_group",
+    "/list_external_corpora", "/load_lora_adapter", "/load_lora_adapter_from_tensors",
+    "/open_session", "/pause_generation", "/pd_role_switch", "/release_memory_occupation",
+    "/remote_instance_transfer_engine_info", "/remove_external_corpus",
+    "/resume_memory_occupation", "/send_weights_to_remote_instance", "/set_internal_state",
+    "/set_trace_level", "/slow_down", "/start_expert_distribution_record", "/start_profile",
+    "/stop_expert_distribution_record", "/stop_profile", "/unload_lora_adapter",
+    "/update_weight_version", "/update_weights_from_disk", "/update_weights_from_distributed",
+    "/update_weights_from_ipc", "/update_weights_from_tensor", "/v1/audio/transcriptions",
+    "/v1/classify", "/v1/decisions", "/v1/embeddings", "/v1/messages",
+    "/v1/messages/count_tokens", "/v1/realtime", "/v1/rerank", "/v1/responses", "/v1/score",
+    "/v1/systemone", "/vertex_generate",
 )  # fmt: skip
