@@ -6,7 +6,8 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -54,3 +55,43 @@ def test_the_first_start_says_why(monkeypatch: pytest.MonkeyPatch, what: str) ->
     _break(monkeypatch, what)
     with pytest.raises(StartError):
         _seat([]).start()
+
+
+class _Dying:
+    """A process that takes its time; a wait for it would hold up the scheduler."""
+
+    pid = 1
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.polls = 0
+
+    def poll(self) -> int | None:
+        self.polls += 1
+        return self.status if self.polls > 4 else None
+
+    def wait(self, timeout: float) -> int:
+        assert self.poll() is not None and not timeout
+        return self.status
+
+    def send_signal(self, number: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "text"), [(-9, "killed by SIGKILL"), (-40, "killed by signal 40"), (3, "status 3")]
+)
+def test_nobody_waits_for_a_process_to_die(status: int, text: str) -> None:
+    said: list[str] = []
+    seat = _seat(said)
+    process = _Dying(status)
+    seat.link = cast(Any, SimpleNamespace(
+        process=process, gone=True, accepting=False, failure="", since=0.0, reload_asked=False
+    ))  # fmt: skip
+    seat.tend()
+    assert seat.link is None and seat._dying and not [line for line in said if "is gone" in line]
+    for _ in range(4):
+        seat.tend()
+    assert not seat._dying
+    (line,) = [line for line in said if "is gone" in line]
+    assert text in line

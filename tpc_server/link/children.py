@@ -26,6 +26,7 @@ _LONG_LIVED_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 _KILL_S: Final = 2.0
+_GONE: Final = "a frontend process is gone ({}); its requests are aborted"
 SLOTS: Final = 4  # of metrics: a seat's process, and those that finish what they have
 
 
@@ -65,7 +66,8 @@ class Seat:
         self.link: Link | None = None
         self._starting: Starting | None = None
         self._retired: list[Link] = []
-        self._dying: list[Any] = []  # processes to be reaped
+        # Processes to be reaped, and what is said then, with how it ended.
+        self._dying: list[tuple[Any, str]] = []
         self._pause_s = _FIRST_PAUSE_S
         self._retry_at = 0.0
         self._warm = False  # a process has had its warm-up answered
@@ -150,7 +152,7 @@ class Seat:
         except TimeoutError:
             message = None
         except LinkClosed:
-            self.failure = self.failure or _epitaph(starting.process)
+            self.failure = _epitaph(starting.process, wait_s and 0.5)
             self._give_up(starting)
             return
         if message is None:
@@ -180,7 +182,7 @@ class Seat:
         self._starting = None
         starting.channel.close()
         _kill(starting.process)
-        self._dying.append(starting.process)
+        self._dying.append((starting.process, ""))
         self.reloading = False
         if self.link is None:
             self._later()
@@ -201,7 +203,7 @@ class Seat:
 
     def tend(self) -> None:
         """Go on with whatever is due; returns at once."""
-        self._dying = [process for process in self._dying if process.poll() is None]
+        self._reap()
         starting = self._starting
         if starting is not None:
             self._answer(starting, 0)
@@ -243,9 +245,9 @@ class Seat:
         lived = time.monotonic() - link.since
         self._hub.bury(link)
         _kill(link.process)
-        self._dying.append(link.process)
         if link in self._retired:
             self._retired.remove(link)
+            self._dying.append((link.process, ""))
             return
         self.link = None
         if lived > _LONG_LIVED_S:
@@ -253,9 +255,19 @@ class Seat:
             self._retry_at = 0.0
         else:
             self._later()
-        if not self.stopping:
-            why = link.failure or _epitaph(link.process)
-            self._log(f"a frontend process is gone ({why}); its requests are aborted")
+        self._dying.append((link.process, "" if self.stopping or link.failure else _GONE))
+        if link.failure and not self.stopping:
+            self._log(_GONE.format(link.failure))
+
+    def _reap(self) -> None:
+        """Never waits: a process takes its time to die, and this is a scheduler's."""
+        left = []
+        for process, line in self._dying:
+            if process.poll() is None:
+                left.append((process, line))
+            elif line:
+                self._log(line.format(_epitaph(process)))
+        self._dying = left
 
     def processes(self) -> list[int]:
         """Pids of the processes that run, the newest last."""
@@ -293,7 +305,7 @@ class Seat:
             link.process.wait()
         self._retired.clear()
         self.link = None
-        for process in self._dying:
+        for process, _ in self._dying:
             process.wait()
 
 
@@ -305,14 +317,17 @@ def _kill(process: Any) -> None:
             pass
 
 
-def _epitaph(process: Any) -> str:
+def _epitaph(process: Any, wait_s: float = 0) -> str:
     """How a process ended, as far as that is known."""
     try:
-        status = process.wait(timeout=0.5)
+        status = process.wait(timeout=wait_s)
     except subprocess.TimeoutExpired:
         return "it closed its link"
     if status < 0:
-        return f"killed by {signal.Signals(-status).name}"
+        try:
+            return f"killed by {signal.Signals(-status).name}"
+        except ValueError:  # a real-time signal
+            return f"killed by signal {-status}"
     return f"exit status {status}"
 
 

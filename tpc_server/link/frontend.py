@@ -137,7 +137,11 @@ def serve(
     life = _Life(channel, frontend)
     if interactive:
         signal.signal(signal.SIGINT, life.on_term)
-    return life.run()
+    why = life.run()
+    if interactive:  # who asks while the next scheduler is waited for is answered at once
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return why
 
 
 class _Life:
