@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tests.e2e.parity_choices import CHOICES, MESSAGES_WITHOUT_PAIR, RECORDED, WITHOUT_PAIR
+from tests.e2e.parity_fields import errors, fields
 from tests.e2e.parity_routes import NOT_SERVED, SERVED
 from tests.http_client import Client
 from tpc_server.routes.table import ROUTES
@@ -14,7 +15,8 @@ from tpc_server.routes.table import ROUTES
 ROOT = Path(__file__).parents[2]
 DOC = ROOT / "docs" / "COMPATIBILITY.md"
 PART = re.compile(
-    r"(<!-- (routes|not served|choices|answers|messages) -->\n).*?(<!-- end -->)", re.S
+    r"(<!-- (routes|not served|fields|errors|choices|answers|messages) -->\n).*?(<!-- end -->)",
+    re.S,
 )
 
 
@@ -41,6 +43,16 @@ def printed(part: str) -> str:
             ("Why", "Paths"),
             [(why, ", ".join([f"`{p}`" for p in paths])) for why, paths in NOT_SERVED.items()],
         )
+    if part == "fields":
+        grouped: dict[tuple[str, str, str, str], list[str]] = {}
+        for route, name, *three in fields():
+            grouped.setdefault((route, *three), []).append(f"`{name}`")  # type: ignore[arg-type]
+        return table(
+            ("Route", "Fields", "Rust", "Python", "Ours"),
+            [(r, ", ".join(names), rust, py, our) for (r, rust, py, our), names in grouped.items()],
+        )
+    if part == "errors":
+        return table(("What", "Rust", "Python", "Ours"), list(errors()))
     if part == "choices":
         return table(
             ("What", "Rust", "Python", "Ours", "Why", "Shown by"),
@@ -60,7 +72,7 @@ def refreshed(text: str) -> str:
 
 def test_tables_are_fresh():
     text = DOC.read_text(encoding="utf-8")
-    assert len(PART.findall(text)) == 5
+    assert len(PART.findall(text)) == 7
     assert text == refreshed(text), "run: python -m tests.e2e.test_parity_doc"
 
 

@@ -92,6 +92,10 @@ def changes(type_name: str, name: str) -> tuple[str, str]:
         body.pop("text")
     if name == "prompt":
         body.pop("messages", None)
+    if kind == "chat" and name == "logprobs":
+        body[name] = True
+    if kind == "chat" and name == "max_tokens":  # the older name of the one in the base
+        del body["max_completion_tokens"]
     return outcome(kind, base), outcome(kind, body)
 
 
