@@ -20,6 +20,12 @@ def check_arguments(
     """Raises TypeError that names the argument."""
     if not isinstance(server_args, ServerArgs):
         raise TypeError(f"server_args must be ServerArgs, got {type(server_args).__name__}")
+    named_model = server_args.model_path or server_args.tokenizer_path
+    if not named_model and not server_args.skip_tokenizer_init:
+        raise TypeError(
+            "ServerArgs: field `model_path` is empty: give a folder with a tokenizer.json, or set"
+            " skip_tokenizer_init=True (ids in, ids out)"
+        )
     try:
         check_names(server_args.reasoning_parser, server_args.tool_call_parser)
     except ValueError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 
+from tests.http_client import Client
 from tests.llama_models import TinyModel
 from tpc_server import core, launch
 from tpc_server.boundary.server_args import ModelConfig, ServerArgs
@@ -49,3 +51,24 @@ def test_a_context_that_the_model_has_not_is_told_before_its_weights_are_read(
         assert launch.run(parse([*flags, *wrong])) == 1
         assert capsys.readouterr().err.splitlines()[-1].startswith(f"tpc-server: error: {told}")
         assert (tmp_path / "cache").exists() is ("--kv-tokens" in wrong)
+
+
+def test_a_server_needs_a_model_or_no_tokenizer():
+    with pytest.raises(TypeError, match="field `model_path` is empty"):
+        Server(ServerArgs())
+
+
+def test_a_malformed_frame_is_logged_once_a_second_at_most(start, capfd):
+    run = start(manual=True, log_level="error")
+    with Client(run.address) as client:
+        client.request("POST", "/generate", {"text": "ab", "stream": True})
+        run.scheduler.wait_for(lambda s: s.live)
+        for _ in range(50):
+            run.server.push_decode_result_batch(b"\x91\x01", [b""])
+        (rid,) = run.scheduler.live
+        run.server.push_decode_result_batch(msgpack.packb([[rid], [None], [2], [1], [0]]), [b""])
+        assert b"malformed" in client.answer().body
+    run.server.shutdown()
+    lines = capfd.readouterr().err.splitlines()
+    assert 1 <= len(lines) <= 30 and "malformed frame of the scheduler" in lines[0]
+    assert 'reason="header is no array of 6 to 24 columns"' in lines[0]

@@ -51,6 +51,7 @@ class StepLoop(UnaryRows):
     def __init__(self, setup: Any, counters: Counters) -> None:
         super().__init__(setup, counters)
         self._pack = codec.make_packer()
+        self._tell_ns = 0  # before that no malformed frame is logged again
         self._limit = len(self._inc_all) - 1
         self._heads = [self._head(n) for n in range(_HEADS)]
         self._sizes = [b"%x\r\n" % n for n in range(_HEADS)]
@@ -85,12 +86,12 @@ class StepLoop(UnaryRows):
             try:
                 batch, rows = self._decode(header, columns)
             except MalformedFrame as error:
-                self._malformed(error.rids)
+                self._malformed(error.rids, error.reason)
                 return
             if batch.finish_reasons.count(None) != batch.n:
                 for reason in batch.finish_reasons:
                     if reason is not None and not native.renders(reason):
-                        self._malformed(batch.rids)
+                        self._malformed(batch.rids, f"a finish reason like {reason!r:.200}")
                         return
             if self.recorder is not None:
                 self.recorder.step(batch, rows, self.now_ns)
@@ -126,8 +127,14 @@ class StepLoop(UnaryRows):
             self.rows_of = (packed, batch.rids, rows)
         return batch, rows
 
-    def _malformed(self, rids: list[str]) -> None:
+    def _malformed(self, rids: list[str], reason: str) -> None:
         self.counters.malformed += 1
+        if self.now_ns >= self._tell_ns:  # a line a second at most
+            self._tell_ns = self.now_ns + 1_000_000_000
+            self.setup.log(
+                "error", "malformed frame of the scheduler", reason=reason[:400], rids=len(rids),
+                total=self.counters.malformed,
+            )  # fmt: skip
         for rid in rids:
             stream = self.streams.get(rid)
             if stream is not None:

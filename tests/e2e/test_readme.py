@@ -1,0 +1,107 @@
+"""The programs in README.md and docs/SYNTHETIC.md run as they are. Owner: pytest."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_tokenizer
+from tests.http_client import Client, call
+
+ROOT = Path(__file__).parents[2]
+
+
+class Example:
+    """A program out of a page, with a small model and a port of its own."""
+
+    def __init__(self, page: str, holding: str, folder: Path) -> None:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.S) if holding in c]
+        code = textwrap.dedent(code)
+        assert code.count("port=30000") == code.count("ServerArgs(") == 1
+        tiny_tokenizer.write(folder / "a" / "folder")
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.address = ("127.0.0.1", int(sock.getsockname()[1]))
+        (folder / "program.py").write_text(code.replace("30000", str(self.address[1])))
+        self.process = subprocess.Popen(
+            [sys.executable, "program.py"], cwd=folder, stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    def await_ready(self) -> None:
+        """Its warm-up is answered, or the program has ended."""
+        while self.process.poll() is None:
+            try:
+                if call(self.address, "GET", "/ready").status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise AssertionError(self.process.communicate()[1])
+
+
+@pytest.fixture
+def example(tmp_path) -> Iterator[Example]:
+    made: list[Example] = []
+
+    def begin(page: str, holding: str) -> Example:
+        made.append(Example(page, holding, tmp_path))
+        return made[-1]
+
+    yield begin  # type: ignore[misc]
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate(timeout=30)
+
+
+def test_the_scheduler_of_the_readme(example):
+    one = example("README.md", "wait_request")
+    one.await_ready()
+    body = {"text": "abc", "sampling_params": {"max_new_tokens": 5}}
+    with Client(one.address) as client:
+        answer = client.call("POST", "/generate", body).json()
+        assert answer["text"] == "abcab"
+        assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 5}
+        body["sampling_params"]["max_new_tokens"] = 0
+        assert client.call("POST", "/generate", body).json()["text"] == ""
+        assert client.call("POST", "/flush_cache").status == 200
+        assert client.call("GET", "/server_info").status == 200
+        assert client.call("GET", "/health_generate").status == 200
+        assert client.call("POST", "/weights_checker").status == 400
+        body = {"text": "ab", "rid": "r", "sampling_params": {"max_new_tokens": 9999999}}
+        body["sampling_params"]["max_new_tokens"] = 30000
+        client.request("POST", "/generate", {**body, "stream": True})
+        client.head()
+        client.chunk()
+        assert call(one.address, "POST", "/abort_request", {"rid": "r"}).status == 200
+        text = b""
+        while piece := client.chunk():
+            text += piece
+        assert b'"type":"abort"' in text and text.endswith(b"data: [DONE]\n\n")
+    one.process.send_signal(signal.SIGINT)
+    _, err = one.process.communicate(timeout=60)
+    assert one.process.returncode == 0 and "Traceback" not in err
+
+
+def test_the_script_of_the_synthetic_page(example):
+    one = example("docs/SYNTHETIC.md", "SyntheticSettings(")
+    one.await_ready()
+    answer = call(one.address, "POST", "/generate", {"text": "Hello"}).json()
+    assert answer["output_ids"] == [11, 12, 13]
+    emoji = {"text": "x", "rid": "emoji"}
+    assert call(one.address, "POST", "/generate", emoji).json()["text"] == "\N{PARTY POPPER}"
+    _, err = one.process.communicate("\n", timeout=60)
+    assert one.process.returncode == 0 and "Traceback" not in err
