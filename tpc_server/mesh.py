@@ -22,7 +22,6 @@ from .mailbox import (
     Receiver,
     Sender,
     Sleeper,
-    SpaceWaiter,
 )
 from .metrics.area import MetricsArea
 from .ring import Consumer, Producer, ring_bytes
@@ -43,7 +42,6 @@ CORE_RING_BYTES: Final = 1 << 20  # core -> core
 ALIEN_RING_BYTES: Final = 64 << 10
 
 _PAGE: Final = 4096
-_STATE_WORDS: Final = 16
 
 Lane = tuple[int, int, int]  # from, to, DATA or ABORTS
 
@@ -159,10 +157,6 @@ class Ends:
     def sleeper(self, end: int) -> Sleeper:
         """The sleeping side of an end's doorbell."""
         return Sleeper(self.doorbell(end))
-
-    def space_waiter(self) -> SpaceWaiter:
-        """Where the scheduler's pushes wait for freed space."""
-        return SpaceWaiter(self.doorbell(SPACE))
 
     def sender(self, source: int, target: int, lane: int = DATA) -> Sender:
         """Producing end of a ring."""

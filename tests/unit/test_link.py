@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.test_port import plan_of
-from tpc_server.boundary import codec, columns, messages, wire
+from tpc_server.boundary import codec, columns, messages, port, wire
 from tpc_server.link.attached import AttachedMesh, describe
 from tpc_server.link.hub import Hub
 from tpc_server.link.link import Link, attached
@@ -205,6 +205,24 @@ def test_a_link_that_another_thread_buries_wakes_who_sleeps_on_it(pair):
     thread.join()
     assert not hub.links
     assert not hub.wait(1)
+
+
+def test_an_interrupted_push_leaves_no_link_locked(pair, monkeypatch):
+    """Several frontends without room: the wait for one ends with an interrupt of the scheduler."""
+    other = Pair()
+    hub = Hub(lambda: None)
+    hub.add(pair.link)
+    hub.add(other.link)
+
+    def interrupted(*_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(port, "complete", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(100):
+            hub.push(wire.HEALTH_ACK, b"", ())
+    hub.bury(other.link)  # takes their locks
+    other.close()
 
 
 def test_a_bell_that_is_closed_rings_for_nobody():

@@ -159,10 +159,10 @@ class SchedulerPort:
                 return False
             return broadcast(self._wanted(), kind, key, parts, self._stopped, self._space)
 
-    def offer(self, kind: int, key: bytes, parts: Sequence[Any]) -> Callable[[], bool] | None:
+    def offer(self, kind: int, key: bytes, parts: Sequence[Any]) -> Callable[[bool], bool] | None:
         """As `push`, without waiting: None, or what waits for the cores that had no room.
 
-        That must be called before anything else is pushed here.
+        That must be called before anything else is pushed here; with False it gives up instead.
         """
         if self._stopped():
             return None
@@ -176,9 +176,9 @@ class SchedulerPort:
             self._push_lock.release()
             return None
 
-        def finish() -> bool:
+        def finish(wait: bool) -> bool:
             try:
-                return complete(*left, kind, key, parts, self._stopped, self._space)
+                return wait and complete(*left, kind, key, parts, self._stopped, self._space)
             finally:
                 self._push_lock.release()
 

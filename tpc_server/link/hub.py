@@ -153,9 +153,14 @@ class Hub:
             for link in links:
                 link.note(kind, key, parts)
             waits = [link.offer(kind, key, parts) for link in links]
-            for finish in waits:
-                if finish is not None:
-                    finish()
+            left = [finish for finish in waits if finish is not None]
+            try:
+                while left:
+                    left.pop()(True)
+            except BaseException:  # an interrupt of the scheduler's: what is locked stays so else
+                for finish in left:
+                    finish(False)
+                raise
         if any([link.gone for link in links]):
             self.tend(now=True)
         return not self.closed

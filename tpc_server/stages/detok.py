@@ -27,8 +27,6 @@ from .stream import Group, Stream
 if TYPE_CHECKING:
     from ..counters import Counters
 
-_ENDED_500 = "response truncated before completion"
-
 
 class DetokStage(StepLoop):
     """Live streams whose detokenization and rendering is on this core."""

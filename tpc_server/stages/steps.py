@@ -275,7 +275,7 @@ class StepLoop(UnaryRows):
         assert escaped is not None
         text = escaped.fill(token)
         if stream.mode != INCREMENTAL:
-            # frag lists are shared with the escaped table; an empty text is a plain row too.
+            # frag lists are shared with the escaped table.
             return text if text is not None else False
         made: Any = False if text is None else b'%b","output_ids":[%d' % (text, token)
         incremental[token] = made
