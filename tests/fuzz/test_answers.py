@@ -200,16 +200,20 @@ def test_schemathesis(run: Running, tmp_path: Path, request: pytest.FixtureReque
     python = gil_env("schemathesis")
     seed = random.SystemRandom().getrandbits(31)
     seconds = 120 if request.config.getoption("--full") else 8
-    done = subprocess.run(
-        [
-            str(python.with_name("schemathesis")), "run", "--no-color", f"--seed={seed}",
-            "--checks=not_a_server_error,content_type_conformance", "--phases=coverage,fuzzing",
-            f"--max-time={seconds}", "--workers=2", "--continue-on-failure", "--no-shrink",
-            "--generation-database=none", f"http://127.0.0.1:{run.server.http_port}/openapi.json",
-        ],
-        capture_output=True, text=True, timeout=240, check=False, env=clean_env(), cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, f"--seed={seed}\n{done.stdout[-5000:]}{done.stderr[-2000:]}"
-    counted = re.search(r"(\d+) generated", done.stdout)
+    for limit in (seconds, 5 * seconds):  # it needs most of the first for itself on a busy machine
+        done = subprocess.run(
+            [
+                str(python.with_name("schemathesis")), "run", "--no-color", f"--seed={seed}",
+                "--checks=not_a_server_error,content_type_conformance", "--phases=coverage,fuzzing",
+                f"--max-time={limit}", "--workers=2", "--continue-on-failure", "--no-shrink",
+                "--generation-database=none",
+                f"http://127.0.0.1:{run.server.http_port}/openapi.json",
+            ],
+            capture_output=True, text=True, timeout=240, check=False, env=clean_env(), cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, f"--seed={seed}\n{done.stdout[-5000:]}{done.stderr[-2000:]}"
+        counted = re.search(r"(\d+) generated", done.stdout)
+        if counted and int(counted[1]) > 50:
+            break
     assert counted and int(counted[1]) > 5, done.stdout[-3000:]
     judge(run, str(seed))
