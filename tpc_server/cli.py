@@ -196,7 +196,8 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
 
     g = p.add_argument_group("requests")
     g.add_argument("--default-max-new-tokens", type=int, default=128, metavar="N",
-                   help="for requests that name none")  # fmt: skip
+                   help="for /generate without max_new_tokens; where that is null, and for "
+                   "chats without max_tokens, it is the rest of the context")  # fmt: skip
     g.add_argument("--preferred-sampling-params", metavar="JSON",
                    help="defaults under each request's own parameters")  # fmt: skip
     g.add_argument("--max-logprobs", type=int, default=1024, metavar="N",

@@ -104,7 +104,11 @@ class Doorman:
                 return True
             body = native.error_body(LOADING, 503)
             head_only = visitor.head.startswith(b"HEAD ")
-            visitor.sock.send(http.answer(503, body, http.JSON, True, head_only, _RETRY))
+            visitor.sock.send(
+                http.answer(
+                    503, body, http.JSON, True, head_only, _RETRY, http.dated(int(time.time()))
+                )
+            )
             visitor.sock.shutdown(socket.SHUT_WR)
         except BlockingIOError:
             return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -360,3 +362,21 @@ def test_quiet_streams_get_comments(start):
             body += piece
     frames = [f for f in body.split(b"\n\n") if f.startswith(b"data: ")]
     assert len(frames) == 3 and frames[-1] == b"data: [DONE]"
+
+
+def test_every_answer_says_when_it_was_made(start):
+    run = start()
+    before = int(time.time()) - 2  # the line is made at a tick of the core
+    with Client(run.address) as client:
+        answers = [
+            client.call("POST", "/generate", {"text": "ab"}),
+            client.call("POST", "/generate", {"text": "ab", "stream": True}),
+            client.call("POST", "/generate", {"text": 1}),
+            client.call("GET", "/nope"),
+            client.call("HEAD", "/health"),
+        ]
+        client.sock.sendall(b"nonsense\r\n\r\n")
+        answers.append(client.answer())
+    assert [answer.status for answer in answers] == [200, 200, 400, 404, 200, 400]
+    for answer in answers:
+        assert before <= parsedate_to_datetime(answer.headers["date"]).timestamp() <= time.time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
@@ -97,6 +98,16 @@ def test_answers():
     assert b"Content-Length: 3\r\nConnection: close\r\n\r\n" in head and head.endswith(b"\r\n\r\n")
     assert http.chunk(b"x" * 17, True) == b"11\r\n" + b"x" * 17 + b"\r\n"
     assert http.chunk(b"abc", False) == b"abc"
+    ok = http.dated(784111777)
+    assert ok == b"200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT"
+    for second in (0, 1e9, 1709210096, 1767225599):
+        shown = formatdate(second, usegmt=True).encode()
+        assert http.dated(int(second)).endswith(b": " + shown)
+    for status, line in ((200, b"200 OK"), (404, b"404 Not Found")):
+        dated = http.answer(status, b"{}", http.JSON, False, False, b"", ok)
+        plain = http.answer(status, b"{}", http.JSON, False, False)
+        assert dated == plain.replace(line, line + ok[6:])
+    assert http.stream_head(True, False, b"", ok).startswith(b"HTTP/1.1 " + ok + b"\r\nContent")
     assert b"chunked" in http.stream_head(True, False)
     assert b"close" in http.stream_head(False, False)
 

@@ -201,7 +201,10 @@ def _needed(table: tuple[RequestField, ...]) -> tuple[str, ...]:
 
 def _generate() -> Schema:
     out = _object(REQUEST_TABLE)
-    out["description"] = "Either `text` or `input_ids`."
+    out["description"] = (
+        "Either `text` or `input_ids`. An unknown field is ignored, as SGLang does: sampling"
+        " parameters count inside of `sampling_params` only, where an unknown one is refused."
+    )
     for name, why in REFUSED.items():
         out["properties"][name] = refused(why)
     return out

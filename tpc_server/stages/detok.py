@@ -6,6 +6,7 @@ opening and ending groups, aborts, errors, probes.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,10 @@ class DetokStage(StepLoop):
 
     def on_tick(self, now_ns: int) -> None:
         """Deadlines of probes; comments for quiet streams."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self.ok = http.dated(second)
         for group in list(self.probes):
             if group.deadline_ns and now_ns > group.deadline_ns:
                 self._probe_failed(group)
@@ -433,7 +438,9 @@ class DetokStage(StepLoop):
         if self.http_meter is not None:
             self.http_meter.answering(group.route, status)
         group.writer.answer(
-            http.answer(status, body, content_type, group.close, group.head_only, group.extra),
+            http.answer(
+                status, body, content_type, group.close, group.head_only, group.extra, self.ok
+            ),
             END_CLOSE if group.close else END_KEEP,
         )
         self._close(group)

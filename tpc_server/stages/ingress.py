@@ -8,6 +8,7 @@ connection.
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +64,8 @@ class IngressStage:
         self.draining = False  # no more connections at all
         self.leaving = False  # every answer is its connection's last
         self.inflight = 0
+        self._second = int(time.time())
+        self.ok = http.dated(self._second)  # how the usual answer begins
         self.http_meter: Any = None  # of metrics, where they are wanted
         self.extra = b""  # header lines of every answer to the request that is being dispatched
         self.inflating = Inflating()
@@ -102,6 +105,10 @@ class IngressStage:
 
     def on_tick(self, now_ns: int) -> None:
         """Time-outs, and accepting again after a shortage of descriptors."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self.ok = http.dated(second)
         gap = now_ns - self._now_ns if self._now_ns else 0
         self._now_ns = now_ns
         self.acceptor.on_tick(now_ns)
@@ -149,7 +156,7 @@ class IngressStage:
         if full:
             body = native.error_body("too many connections", 503)
             try:
-                sock.send(http.answer(503, body, http.JSON, True, False))
+                sock.send(http.answer(503, body, http.JSON, True, False, b"", self.ok))
             except OSError:
                 pass
             sock.close()
@@ -307,7 +314,7 @@ class IngressStage:
         if self.http_meter is not None:
             self.http_meter.answering(conn.route, status)
         conn.writer.answer(
-            http.answer(status, body, content_type, close, head_only, extra),
+            http.answer(status, body, content_type, close, head_only, extra, self.ok),
             frame.END_CLOSE if close else frame.END_KEEP,
         )
 

@@ -56,6 +56,8 @@ class StreamRows:
         # Rids of the last step, packed, and their hot lists; None once a stream came or went.
         self.rows_of: tuple[bytes, list[str], list[Any]] | None = None
         self.now_ns = time.monotonic_ns()
+        self._second = int(time.time())
+        self.ok = http.dated(self._second)  # how the usual answer begins
         self.native = NativeShape(
             native.json_string(setup.weight_version), setup.incremental, not setup.skip_tokenizer
         )
@@ -342,7 +344,7 @@ class StreamRows:
         group.head_sent = True
         if self.http_meter is not None:
             self.http_meter.answering(group.route, 200)
-        return http.stream_head(group.chunked, group.close, group.extra)
+        return http.stream_head(group.chunked, group.close, group.extra, self.ok)
 
     def _joined(self, stream: Stream, matched: Any) -> bytes | None:
         """A unary text from the pieces of the step loop: every token a whole piece, no string to
