@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -196,15 +197,39 @@ def test_received_descriptors_end_with_the_process(pair):
     assert not any(os.get_inheritable(event.fileno()) for event in pair.link.mesh.events)
 
 
-def test_a_link_that_another_thread_buries_wakes_who_sleeps_on_it(pair):
-    hub = Hub(lambda: None)
-    hub.add(pair.link)
-    thread = threading.Timer(0.05, hub.bury, [pair.link])
+def _in_thread(call: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=call)
     thread.start()
-    hub.wait(300)
     thread.join()
-    assert not hub.links
-    assert not hub.wait(1)
+
+
+def test_only_the_thread_that_receives_buries(pair):
+    """A push from another one must not close what it sleeps on."""
+    tended: list[int] = []
+    hub = Hub(lambda: tended.append(threading.get_ident()))
+    hub.add(pair.link)
+    hub.recv(1)
+    pair.link.gone = True
+    tended.clear()
+    _in_thread(lambda: hub.push(wire.HEALTH_ACK, b"", ()))
+    assert not tended
+    assert hub.push(wire.HEALTH_ACK, b"", ()) and tended == [threading.get_ident()]
+
+
+def test_closing_waits_for_who_sleeps_or_tends(pair):
+    begun = threading.Event()
+    hub = Hub(begun.set)
+    hub.add(pair.link)
+    said: list[Any] = []
+    thread = threading.Thread(target=lambda: said.append(hub.wait(20_000)))
+    thread.start()
+    assert begun.wait(10)
+    hub.close()
+    hub.bury(pair.link)
+    thread.join()
+    assert said == [False] and not hub.links
+    begun.clear()
+    assert not hub.wait(1) and not begun.is_set()
 
 
 def test_an_interrupted_push_leaves_no_link_locked(pair, monkeypatch):

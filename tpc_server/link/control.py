@@ -13,12 +13,14 @@ import select
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 _MOST: Final = 4096
 _PATIENCE_S: Final = 0.5
+_SOON_MS: Final = 20
 
 
 class ControlError(Exception):
@@ -49,6 +51,7 @@ class ControlSocket:
     def __init__(self, port: int, answer: Callable[[str], dict[str, Any]]) -> None:
         """Raises OSError or ControlError when there can be no socket."""
         self._answer = answer
+        self._peers: list[tuple[socket.socket, float]] = []  # not heard yet, and until when
         self.path = folder() / f"{port}.sock"
         self.path.unlink(missing_ok=True)  # of a server that was killed: the port is ours
         self._sock = socket.socket(socket.AF_UNIX)
@@ -62,23 +65,42 @@ class ControlSocket:
         return self._sock.fileno()
 
     def serve(self) -> None:
-        """Answer who waits; a caller that dawdles is hung up on."""
+        """Answer who waits, without waiting for who dawdles: that one is hung up on in the end."""
+        now = time.monotonic()
         while True:
             try:
                 peer, _ = self._sock.accept()
             except OSError:
-                return
-            with peer:
-                peer.settimeout(_PATIENCE_S)
-                try:
-                    word = peer.recv(_MOST).decode("utf-8", "replace").strip()
-                    peer.sendall(json.dumps(self._answer(word)).encode() + b"\n")
-                except OSError:
-                    continue
+                break
+            peer.setblocking(False)
+            self._peers.append((peer, now + _PATIENCE_S))
+        for entry in self._peers[:]:
+            peer, until = entry
+            if self._heard(peer) or now > until:
+                self._peers.remove(entry)
+                peer.close()
+
+    def _heard(self, peer: socket.socket) -> bool:
+        try:
+            word = peer.recv(_MOST).decode("utf-8", "replace").strip()
+            peer.sendall(json.dumps(self._answer(word)).encode() + b"\n")
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    @property
+    def hurried(self) -> bool:
+        """Whether somebody is there who has said nothing yet: `serve` again soon."""
+        return bool(self._peers)
 
     def close(self) -> None:
         """Stop listening."""
         self._sock.close()
+        for peer, _ in self._peers:
+            peer.close()
+        self._peers.clear()
         self.path.unlink(missing_ok=True)
 
 
@@ -102,7 +124,8 @@ class Operators:
 
     def wait(self, timeout_ms: int) -> None:
         """Until something worth a look happened, or the time is up."""
-        self._poll.poll(timeout_ms)
+        hurried = self._socket is not None and self._socket.hurried
+        self._poll.poll(_SOON_MS if hurried else timeout_ms)
         self._server.wait_event(0)
         if self._socket is not None:
             self._socket.serve()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import threading
 import time
+from _thread import get_ident
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ class Hub:
         self._first = 0
         self._waiting: list[IngressRequest] = []  # aborts of what a dead link had
         self.lock = threading.RLock()  # links come and go, and processes are tended, only under it
+        self._asleep = threading.RLock()  # descriptors that are slept on stay open
+        self._receiver = 0  # the thread that receives: it alone buries, until `close`
 
     # -- links -------------------------------------------------------------------------
 
@@ -57,6 +60,8 @@ class Hub:
             return
         self._tended_ns = clock
         with self.lock:
+            if self.closed:
+                return
             for link in self.links:
                 link.look(clock)
             self._tend()
@@ -65,6 +70,7 @@ class Hub:
 
     def recv(self, most: int) -> list[IngressRequest]:
         """Messages of all frontends; never blocks."""
+        self._receiver = get_ident()
         self.tend()
         links = self.links
         out, self._waiting = self._waiting, []
@@ -93,6 +99,7 @@ class Hub:
 
     def wait(self, timeout_ms: int) -> bool:
         """Sleep, without the GIL, until there may be a message or the time is up."""
+        self._receiver = get_ident()
         self.tend()
         if self._waiting:
             return True
@@ -102,21 +109,24 @@ class Hub:
             if rest <= 0:
                 return False
             # Never longer than children may go unattended.
-            if self._sleep(min(int(rest * 1000) + 1, 250)):
-                return True
+            with self._asleep:
+                if self._sleep(min(int(rest * 1000) + 1, 250)):
+                    return True
             self.tend()
             if self._waiting:
                 return True
         return False
 
     def _sleep(self, timeout_ms: int) -> bool:
+        if self.closed:
+            return False
         links = self.links
         for k, link in enumerate(links):
             if not link.arm():
                 for armed in links[:k]:
                     armed.disarm(False)
                 return True
-        # Another thread's push may bury a link meanwhile: its descriptors are -1 then.
+        # A signal's handler may close everything meanwhile, on this thread.
         watched = [(link, link.fileno(), link.channel.fileno()) for link in links]
         poll = select.poll()
         for fd in (*self.extra, *[fd for _, bell, channel in watched for fd in (bell, channel)]):
@@ -134,7 +144,8 @@ class Hub:
         for fd in rung:
             serve = self.extra.get(fd)
             if serve is not None:
-                serve()
+                with self.lock:
+                    serve()
         return found
 
     def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:
@@ -161,10 +172,12 @@ class Hub:
                 for finish in left:
                     finish(False)
                 raise
-        if any([link.gone for link in links]):
+        if any([link.gone for link in links]) and get_ident() == self._receiver:
             self.tend(now=True)
         return not self.closed
 
     def close(self) -> None:
-        """No more calls: wakes who sleeps in one."""
+        """No more calls; returns once nobody sleeps in one or tends, nor will again."""
         self.closed = True
+        with self._asleep, self.lock:
+            pass
