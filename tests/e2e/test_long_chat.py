@@ -21,10 +21,10 @@ def test_other_streams_go_on_while_a_long_conversation_is_rendered(start, tmp_pa
         assert go_on.wait(30)
         return real(self, chat)
 
-    monkeypatch.setattr(ChatTemplate, "prompt", held_up)
     folder = tiny_tokenizer.write(tmp_path)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     run = start(model_path=str(folder), manual=True)
+    monkeypatch.setattr(ChatTemplate, "prompt", held_up)  # the start tries the template
     messages = [{"role": ("user", "assistant")[k % 2], "content": f"m{k}"} for k in range(201)]
     body = {"text": "abc", "stream": True, "sampling_params": {"max_new_tokens": 9}}
     with Client(run.address) as streaming, Client(run.address) as chatting:

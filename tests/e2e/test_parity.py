@@ -173,7 +173,7 @@ def test_messages_are_the_recorded_ones(played, recorded):
 
 
 def test_wire_rids(played):
-    """A client's rid carries 16 hex digits of ours, and no wire rid is the start of another."""
+    """A client's rid carries 20 hex digits of ours, and no wire rid is the start of another."""
     wire = [m.values[RID] for _, m in played.playback.seen if m.values[0] == GENERATE]
     assert len(set(wire)) == len(wire)
     for recorded, ours in played.playback.seen:
@@ -183,7 +183,7 @@ def test_wire_rids(played):
         theirs = stem(recorded["decoded"][RID])
         assert is_auto(shown) if is_auto(theirs) else shown == theirs
         of_server = recorded is FRAMES[0] or shown.startswith("HEALTH_CHECK_")
-        assert suffix == "" if of_server else re.fullmatch("[0-9a-f]{16}", suffix)
+        assert suffix == "" if of_server else re.fullmatch("[0-9a-f]{20}", suffix)
     assert not [(a, b) for a in wire for b in wire if a != b and b.startswith(a)]
 
 

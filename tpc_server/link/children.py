@@ -270,9 +270,12 @@ class Seat:
         self._dying = left
 
     def processes(self) -> list[int]:
-        """Pids of the processes that run, the newest last."""
+        """Pids of the processes that run, the newest last. Any thread."""
+        starting = self._starting  # before the links: one that has started is in one of the two
         found = [link.process.pid for link in (*self._retired, self.link) if link is not None]
-        return found + ([self._starting.process.pid] if self._starting is not None else [])
+        if starting is not None and starting.process.pid not in found:
+            found.append(starting.process.pid)
+        return found
 
     # -- ends --------------------------------------------------------------------------
 
