@@ -76,9 +76,9 @@ def main(frontends: list[str]) -> int:
                 print(frontend, "generated", flush=True)
                 found["sampler"] = programs.answers_of_sampler(sglang)
                 print(frontend, "sampler", flush=True)
-                found["kits"] = {
-                    name: result[:100] for name, result in programs.kits(sglang, folder).items()
-                }
+                if frontend == "python":
+                    results = programs.kits(sglang, folder)
+                    found["kits"] = {name: how[:100] for name, how in results.items()}
             lines = json.dumps(found, ensure_ascii=False, indent=0, sort_keys=True)
             (DATA / f"{frontend}.json").write_text(lines + "\n", encoding="utf-8")
             print(frontend, "written", flush=True)
