@@ -1,8 +1,9 @@
 """Runs SGLang's own test kits against a port. Owner: a process of SGLang's Python.
 
-usage: python kit_runner.py URL MODEL_FOLDER RESULTS [KIT…]
+usage: python kit_runner.py URL MODEL_FOLDER RESULTS [KIT.TEST…]
 
-RESULTS becomes JSON: test -> "passed", "skipped" or how it failed; so has one that takes too long.
+All tests of all kits, or those named. RESULTS becomes JSON: test -> "passed", "skipped" or how it
+failed; so has one that takes too long.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import pkgutil
 import signal
+import subprocess
 import sys
 import types
 import unittest
@@ -42,6 +44,10 @@ LEFT_OUT = (
 ABSENT = ("anthropic", "datasets")
 
 
+# Stands for the server, to whom kits send signals.
+_SERVER = subprocess.Popen(["sleep", "1000000"])
+
+
 class TooLong(BaseException):
     """A test is still going after its time; no kit may take it for a failed try."""
 
@@ -59,16 +65,17 @@ def main(argv: list[str]) -> int:
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     results = {}
-    for name in names or found:
+    for name in found:
         try:
             module = importlib.import_module(f"sglang.test.kits.{name}")
         except Exception as error:
             results[name] = f"not imported: {error}"
             continue
         for kit in _kits(module):
-            results.update(_run(kit, url, model, tokenizer))
+            results.update(_run(kit, url, model, tokenizer, names))
     with open(file, "w", encoding="utf-8") as out:
         json.dump(results, out, indent=1)
+    _SERVER.kill()
     os._exit(0)  # threads of tests that hang
 
 
@@ -95,13 +102,15 @@ def _kits(module: types.ModuleType) -> list[type]:
     ]
 
 
-def _run(kit: type, url: str, model: str, tokenizer: object) -> dict[str, str]:
+def _run(
+    kit: type, url: str, model: str, tokenizer: object, names: list[str]
+) -> dict[str, str]:  # fmt: skip
     import openai
 
     given = {
         "base_url": url,
         "model": model,
-        "process": types.SimpleNamespace(poll=lambda: None, pid=os.getpid()),
+        "process": types.SimpleNamespace(poll=lambda: None, pid=_SERVER.pid),
         "api_key": "none",
         "flush_cache": classmethod(lambda cls: _flush(url)),
         "cache_chunk_size": 64,
@@ -116,6 +125,8 @@ def _run(kit: type, url: str, model: str, tokenizer: object) -> dict[str, str]:
     case = type(kit.__name__, bases, given)
     results = {}
     for name in unittest.defaultTestLoader.getTestCaseNames(case):
+        if names and f"{kit.__name__}.{name}" not in names:
+            continue
         outcome = unittest.TestResult()
         signal.setitimer(signal.ITIMER_REAL, LIMIT_S, 1)
         try:

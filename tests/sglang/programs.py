@@ -16,14 +16,14 @@ def run(sglang: SGLang, *argv: str, seconds: float = 900) -> str:
     """What a program of SGLang's Python says; its failure is ours."""
     done = subprocess.run(
         [str(sglang.prepared.python), *argv], env=environ(sglang.prepared, ""),
-        capture_output=True, text=True, timeout=seconds, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
 
 def kits(sglang: SGLang, folder: Path, *names: str) -> dict[str, str]:
-    """Test of a kit -> "passed", or how it failed."""
+    """Test of a kit -> "passed", or how it failed; all of them, or those named."""
     results = folder / "kits.json"
     model = str(sglang.prepared.model)
     run(sglang, str(HERE / "kit_runner.py"), sglang.url, model, str(results), *names)

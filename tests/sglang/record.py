@@ -76,13 +76,18 @@ def main(frontends: list[str]) -> int:
                 print(frontend, "generated", flush=True)
                 found["sampler"] = programs.answers_of_sampler(sglang)
                 print(frontend, "sampler", flush=True)
+                _write(frontend, found)
                 if frontend == "python":
                     results = programs.kits(sglang, folder)
                     found["kits"] = {name: how[:100] for name, how in results.items()}
-            lines = json.dumps(found, ensure_ascii=False, indent=0, sort_keys=True)
-            (DATA / f"{frontend}.json").write_text(lines + "\n", encoding="utf-8")
+            _write(frontend, found)
             print(frontend, "written", flush=True)
     return 0
+
+
+def _write(frontend: str, found: dict[str, Any]) -> None:
+    lines = json.dumps(found, ensure_ascii=False, indent=0, sort_keys=True)
+    (DATA / f"{frontend}.json").write_text(lines + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
