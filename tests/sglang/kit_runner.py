@@ -34,6 +34,8 @@ LEFT_OUT = (
     "pd_parity_kit",
     "perf_bench_kit",
     "spec_decoding_kit",
+    "spec_server_kits",
+    "streaming_session_kit",
     "unified_radix_cache",
     "unified_radix_cache_kit",
     "vlm_perf_kit",

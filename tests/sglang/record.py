@@ -1,6 +1,8 @@
 """What SGLang's own frontends do with the same: writes tests/data/sglang/. Owner: a person.
 
-usage: python -m tests.sglang.record [python] [rust]       minutes each; needs nothing else running
+usage: python -m tests.sglang.record [python] [rust] [kits]
+
+Minutes each; needs nothing else running. Without `kits` what is recorded of them stays.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def ask(address: Any, body: dict[str, Any]) -> dict[str, Any]:
     """Status and what counts of the answers to one request; of a stream its last frame and the
     number of frames it took."""
     with Client(address, timeout=120) as client:
-        answer = client.call("POST", "/generate", body)
+        # Theirs insist on the type.
+        answer = client.call("POST", "/generate", body, **{"Content-Type": "application/json"})
     if answer.status != 200:
         return {"status": answer.status}
     if body.get("stream"):
@@ -65,29 +68,30 @@ def answers(sglang: SGLang) -> list[dict[str, Any]]:
     return [ask(sglang.address, body) for body in generated.generated()]
 
 
-def main(frontends: list[str]) -> int:
+def main(words: list[str]) -> int:
     DATA.mkdir(exist_ok=True)
-    for frontend in frontends or ["python", "rust"]:
+    kits = "kits" in words
+    for frontend in [word for word in words if word != "kits"] or ["python", "rust"]:
+        path = DATA / f"{frontend}.json"
+        found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
         with tempfile.TemporaryDirectory() as temp:
             folder = Path(temp)
             with SGLang(prepare(), folder / "log", frontend) as sglang:
                 sglang.wait()
-                found: dict[str, Any] = {"generated": answers(sglang)}
-                print(frontend, "generated", flush=True)
+                found["generated"] = answers(sglang)
                 found["sampler"] = programs.answers_of_sampler(sglang)
-                print(frontend, "sampler", flush=True)
-                _write(frontend, found)
-                if frontend == "python":
+                _write(path, found)
+                if kits and frontend == "python":
                     results = programs.kits(sglang, folder)
                     found["kits"] = {name: how[:100] for name, how in results.items()}
-            _write(frontend, found)
-            print(frontend, "written", flush=True)
+                    _write(path, found)
+        print(frontend, "written", flush=True)
     return 0
 
 
-def _write(frontend: str, found: dict[str, Any]) -> None:
+def _write(path: Path, found: dict[str, Any]) -> None:
     lines = json.dumps(found, ensure_ascii=False, indent=0, sort_keys=True)
-    (DATA / f"{frontend}.json").write_text(lines + "\n", encoding="utf-8")
+    path.write_text(lines + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
