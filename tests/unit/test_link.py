@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.test_port import plan_of
 from tpc_server.boundary import codec, columns, messages, port, wire
+from tpc_server.link import messages as link_messages
 from tpc_server.link.attached import AttachedMesh, describe
 from tpc_server.link.hub import Hub
 from tpc_server.link.link import Link, attached
@@ -130,6 +131,21 @@ def test_several_threads_hear_without_losing_a_word(pair):
     assert pair.link.accepting and not pair.link.gone
 
 
+def test_who_never_stops_talking_is_not_listened_to_for_ever(pair, monkeypatch):
+    monkeypatch.setattr(pair.link.channel, "poll", lambda: {"ready": True})
+    pair.link.hear()
+    assert pair.link.ready
+
+
+def test_who_does_not_read_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(link_messages, "_SEND_S", 0.05)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel = Channel(ours)
+        assert not channel.send({"config": "x" * (64 << 20)})
+        channel.close()
+
+
 def test_descriptors_that_come_later_are_closed(pair):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
@@ -143,6 +159,8 @@ def _changed(about: dict[str, Any], how: str) -> Any:
         return None
     if how == "a list":
         return [1]
+    if how == "no cores":
+        return {**about, "cores": 0}
     if how == "no rings":
         return {**about, "rings": []}
     if how == "rings elsewhere":
@@ -153,7 +171,17 @@ def _changed(about: dict[str, Any], how: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "how", ["nothing", "a list", "no rings", "rings elsewhere", "bells elsewhere", "cores", "size"]
+    "how",
+    [
+        "nothing",
+        "a list",
+        "no cores",
+        "no rings",
+        "rings elsewhere",
+        "bells elsewhere",
+        "cores",
+        "size",
+    ],
 )
 def test_nonsense_is_one_error_and_leaves_no_descriptor(how):
     """A guest of another version says what it likes: the scheduler goes on."""

@@ -76,7 +76,7 @@ class AttachedMesh:
         ends.append(self._bells + (self.n + EXTRA_ENDS) * DOORBELL_BYTES)
         ends += [8 * self.counters_at(self.n), 8 * max([self._counters, *self._words()]) + 8]
         starts = [at for at, _, _ in self._rings.values()]
-        if min(self.n, *starts, self._bells, self._counters, *self._words()) < 0 or (
+        if min(self.n - 1, *starts, self._bells, self._counters, *self._words()) < 0 or (
             max(ends) > size
         ):
             raise ValueError(f"places outside of its {size} bytes")

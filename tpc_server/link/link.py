@@ -23,6 +23,7 @@ from .messages import Channel, LinkClosed
 
 _SHARED: Final = IngressRequest(b"", [])  # a record that is not for the scheduler
 _FINISH_MARK: Final = b"\xa4type"  # the key of every finish reason, in msgpack
+_HEARD_MOST: Final = 64  # messages at once
 _LOG_MOST: Final = 256
 _LOG_STEP: Final = 2  # read of it a step, beyond that: all at once would be felt
 _LOOK_NS: Final = 50_000_000
@@ -168,7 +169,10 @@ class Link(SchedulerPort):
         """Read what the process says; its end sets `gone`."""
         with self._hearing:
             try:
-                while (message := self.channel.poll()) is not None:
+                for _ in range(_HEARD_MOST):
+                    message = self.channel.poll()
+                    if message is None:
+                        break
                     if message.get("accepting"):
                         self.accepting = True
                     if message.get("ready"):

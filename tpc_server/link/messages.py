@@ -20,6 +20,7 @@ from typing import Any, Final
 
 MAX_FDS: Final = 250
 _LINE: Final = 1 << 20
+_SEND_S: Final = 5.0
 _FD_BYTES: Final = array("i").itemsize
 
 
@@ -40,11 +41,12 @@ class Channel:
         return self.sock.fileno()
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> bool:
-        """One line; False when nobody is there to read it."""
+        """One line; False when nobody reads it. What follows then would make no sense there."""
         data = json.dumps(message).encode() + b"\n"
         fds = fds or []
         try:
-            self.sock.setblocking(True)
+            # One end is a scheduler: it waits for nobody for long.
+            self.sock.settimeout(_SEND_S)
             for at in range(0, max(1, len(fds)), MAX_FDS):
                 part = fds[at : at + MAX_FDS]
                 last = at + MAX_FDS >= len(fds)
@@ -82,7 +84,7 @@ class Channel:
                 return None
             try:
                 self._fill()
-            except (BlockingIOError, InterruptedError):
+            except (BlockingIOError, InterruptedError, TimeoutError):
                 return None
             if b"\n" not in self._buffer:
                 return None
