@@ -75,10 +75,11 @@ def test_a_final_message_to_be_continued_gets_no_bos_of_its_own(prompts):
 
 def test_the_samples_of_a_request_are_rendered_once(prompts, monkeypatch):
     prompts.build()
-    first = prompts.encode(chat_prompt.chat([USER]))
+    request = chat_prompt.chat([USER])
+    first = prompts.encode(request)
     monkeypatch.setattr(prompts, "_template", None)
     monkeypatch.setattr(prompts, "_source", None)
-    assert prompts.encode(chat_prompt.chat([{**USER}])) == first
+    assert prompts.encode(request) == first
     with pytest.raises(chat_prompt.ChatTemplateError, match="no chat template"):
         prompts.encode(chat_prompt.chat([{**USER, "content": "other"}]))
 
@@ -166,3 +167,14 @@ def test_without_a_template_a_conversation_is_a_bad_request(stage):
     stage.stage = made
     told = encoded(stage, chat_prompt.chat([USER]))
     assert told == [(frame.D_FAIL, "a#1", 400, "this model has no chat template")]
+
+
+def test_the_ids_of_a_conversation_are_those_of_its_own_request():
+    """Samples of one request are rendered once; an equal conversation may look different."""
+    source = ChatSource({"default": "{{ flag }}"}, SOURCE.special_tokens)
+    prompts = PromptEncoder(Encoder(adding_bos()), source, tiny.BOS)
+    first = chat_prompt.chat([USER], kwargs={"flag": True})
+    assert prompts.encode(first) == tiny.ids("True")
+    assert prompts.encode(first) is prompts.encode(first)
+    assert prompts.encode(chat_prompt.chat([USER], kwargs={"flag": 1})) == tiny.ids("1")
+    assert prompts.encode(chat_prompt.chat([USER], kwargs={"flag": 1.0})) == tiny.ids("1.0")

@@ -100,7 +100,7 @@ class PromptEncoder:
             return self._encoder.encode(prompt)
         if prompt[0] == TEXT:
             return self._encoder.encode(self._fit(prompt[1]), prompt[2])
-        if prompt == self._prompt:
+        if prompt is self._prompt:  # not equal: to a template 1 is not true, nor today yesterday
             return self._ids
         ids = self.conversation(prompt, False, self._fit)
         self._prompt, self._ids = prompt, ids
