@@ -267,6 +267,8 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--log-level", default="info",
                    choices=("debug", "info", "warning", "error"), help="least level")  # fmt: skip
     g.add_argument("--log-format", default="text", choices=("text", "json"), help="line format")
+    g.add_argument("--access-log", action="store_true", help="a line a request, at level info: "
+                   "method, path, status, bytes, milliseconds, X-Request-Id")  # fmt: skip
     g.add_argument("--require-free-threading", action="store_true",
                    help="end instead of serving with the GIL on")  # fmt: skip
 

@@ -63,6 +63,7 @@ class Options:
     max_logprobs: int = 1024  # alternatives a position that a request may ask for
     cache_report: bool = False  # usage of the OpenAI routes says how much of a prompt was cached
     log_format: str = "text"
+    access_log: bool = False  # a line a request, at level info
     attach: str | None = None  # sidecar: a UNIX socket where frontends join from outside
     manage_gc: bool = True
     plan: Any = None  # a ready CorePlan instead of the one made from the server's arguments

@@ -236,6 +236,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any, bound: Bound) -> Any:
             backlog=given.backlog,
             grammars=engine.grammars,
             log_format=given.log_format,
+            access_log=given.access_log,
         )
         return Server(args, options=options, bound=bound)
     except (TypeError, TokenizerError, ChatTemplateError, ServerError) as error:

@@ -87,6 +87,7 @@ class CoreSetup:
         self.admin_key_digests = tuple(digest(key.encode()) for key in options.admin_api_keys)
         self.cors_origins = options.cors_origins
         self.request_id_headers = options.request_id_headers
+        self.access_log = options.access_log
         self.header_overrides = options.header_overrides
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from typing import Any
 
@@ -356,7 +357,9 @@ def test_overridden_bodies_are_decoded_and_refused_like_others(start, monkeypatc
         ):  # fmt: skip
             plain = ask(client, "POST", "/generate", body)
             answer = ask(client, "POST", "/generate", body, named)
-            assert answer.status == 400 and answer.body == plain.body, body
+            # The field that the header adds moves the place where a body stops being JSON.
+            told, plainly = [re.sub(rb"JSON at byte [^\"]*", b"", a.body) for a in (answer, plain)]
+            assert answer.status == 400 and told == plainly, body
 
 
 def test_overrides_are_off_unless_asked_for(start):

@@ -64,6 +64,7 @@ class Router:
 def peer():
     """A client of an ingress stage: `tick` moves the clock, `send` is read at once."""
     setup = SimpleNamespace(
+        access_log=False,
         socket_buffer_bytes=0, max_connections=9, max_head_bytes=4096, max_body_bytes=1 << 20,
         header_timeout_ns=10 * SECOND, body_timeout_ns=60 * SECOND, idle_timeout_ns=75 * SECOND,
         linger_ns=SECOND,

@@ -233,7 +233,7 @@ def one_row(rid, finish, token):
 
 def test_a_request_that_lived_through_its_detok_cores_death_keeps_its_connection():
     poller = SimpleNamespace(unregister=lambda fd: None, modify=lambda fd, mask: None)
-    setup = SimpleNamespace(linger_ns=100)
+    setup = SimpleNamespace(linger_ns=100, access_log=False)
     stage = IngressStage(0, 1, setup, Counters(), poller, [], SimpleNamespace(beside={}))
     to_detok, to_egress = FakeSender(), FakeSender()
     stage.detok_port = RemotePort(to_detok, Outbox())
@@ -259,7 +259,7 @@ def test_a_request_that_lived_through_its_detok_cores_death_keeps_its_connection
 
 
 def test_out_of_descriptors_a_connection_is_turned_away():
-    setup = SimpleNamespace(socket_buffer_bytes=0, max_connections=9)
+    setup = SimpleNamespace(socket_buffer_bytes=0, max_connections=9, access_log=False)
     stage = IngressStage(0, 1, setup, Counters(), None, [], None)
     stage.egress_port = RemotePort(FakeSender(), Outbox())
     ours, theirs = socket.socketpair()

@@ -91,6 +91,8 @@ class AdmissionHandlers(Handlers):
         headers = request.headers
         stage = self._stage
         stage.extra = self.extra_lines(headers)
+        if stage.access_log is not None:
+            stage.access_log.named(conn, stage.extra)
         if self._preflight(conn, request, close):
             return False
         status = self.unauthorized(request.method, request.path, headers)

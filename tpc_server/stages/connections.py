@@ -15,7 +15,7 @@ class Connection:
 
     __slots__ = (
         "body_mark", "close_after", "deadline_ns", "eof", "fd", "inflight", "key",
-        "linger", "mask", "parser", "queue", "route", "sock", "state", "writer",
+        "line", "linger", "mask", "parser", "queue", "route", "sock", "state", "tally", "writer",
     )  # fmt: skip
 
     def __init__(self, key: int, sock: socket.socket, parser: RequestParser) -> None:
@@ -24,6 +24,9 @@ class Connection:
         self.fd = sock.fileno()
         self.parser: RequestParser = parser
         self.writer: Any = None
+        # Of the access log, where there is one: the request in flight, bytes of the socket.
+        self.line: Any = None
+        self.tally: Any = None
         self.queue: deque[HttpRequest] = deque()  # pipelined behind the one in flight
         self.inflight = False
         self.route = -1  # number, in the metrics, of the route that the request in flight takes

@@ -19,6 +19,7 @@ from ..http1 import HttpError, HttpRequest, KnownHeads, RequestParser, refused
 from ..reactor import BROKEN, IN
 from ..render import http, native
 from .accept import Acceptor
+from .access_log import AccessLog
 from .connections import Connection
 from .egress import RemoteWriter
 from .inflating import Inflating
@@ -66,6 +67,7 @@ class IngressStage:
         self.inflight = 0
         self._second = int(time.time())
         self.ok = http.dated(self._second)  # how the usual answer begins
+        self.access_log = AccessLog(setup.log) if setup.access_log else None
         self.http_meter: Any = None  # of metrics, where they are wanted
         self.extra = b""  # header lines of every answer to the request that is being dispatched
         self.inflating = Inflating()
@@ -168,6 +170,8 @@ class IngressStage:
         self.acceptor.report(len(self.connections))
         if self.egress_stage is not None:
             conn.writer = self.egress_stage.attach(key, sock, self)
+            if self.access_log is not None:
+                self.access_log.attach(conn)
         else:
             self.egress_port.send((frame.E_ATTACH, key, twin))
             conn.writer = RemoteWriter(key, self.egress_port)
@@ -260,6 +264,8 @@ class IngressStage:
     def _next(self, conn: Connection) -> None:
         """Dispatch the next request of a connection."""
         request: HttpRequest = conn.queue.popleft()
+        if self.access_log is not None:
+            self.access_log.begin(conn, request)
         error = request.refusal
         if error is None:
             if conn.eof and not conn.queue and request.http11:
@@ -332,6 +338,8 @@ class IngressStage:
         if self.http_meter is not None:
             self.http_meter.ended(conn.route)
             conn.route = -1
+        if conn.line is not None:
+            self.access_log.end(conn)  # type: ignore[union-attr]
         self._step(conn, ANSWERED)
         conn.deadline_ns = self._now_ns + self.setup.idle_timeout_ns
         return True
@@ -427,17 +435,19 @@ class IngressStage:
             self.router.forget(conn.key)
         if conn.inflight:
             self.detok_port.send((frame.D_GONE, conn.key))
-            self._landed(conn)
+            self._landed(conn, True)
         self._drop(conn)
 
-    def _landed(self, conn: Connection) -> None:
-        """No request of the connection is in flight any more."""
+    def _landed(self, conn: Connection, cut: bool = False) -> None:
+        """No request of the connection is in flight any more; `cut`: its peer is gone."""
         conn.inflight = False
         self.inflight -= 1
         self.counters.inflight = self.inflight
         if self.http_meter is not None:
             self.http_meter.ended(conn.route)
             conn.route = -1
+        if conn.line is not None:
+            self.access_log.end(conn, cut)  # type: ignore[union-attr]
 
     def _drop(self, conn: Connection) -> None:
         if self.egress_stage is not None:
