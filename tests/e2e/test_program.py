@@ -221,7 +221,8 @@ def test_operators_ask_a_program(model_folder, tmp_path):
     finally:
         process.terminate()
         assert process.wait(60) == 0
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
     assert not list((tmp_path / "tpc_server").iterdir())
 
 

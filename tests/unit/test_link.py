@@ -97,7 +97,12 @@ def test_dropped_probes_do_not_pile_up(pair):
 def test_ends_are_read_a_few_at_a_time(pair, monkeypatch):
     read: list[int] = []
     unpack = codec.unpack
-    monkeypatch.setattr(codec, "unpack", lambda data: read.append(1) or unpack(data))
+
+    def counted(data):
+        read.append(1)
+        return unpack(data)
+
+    monkeypatch.setattr(codec, "unpack", counted)
     for k in range(600):
         pair.request(b"%d" % k)
         pair.link.recv(64)
