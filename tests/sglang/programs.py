@@ -42,7 +42,7 @@ def bench_serving(sglang: SGLang, folder: Path, backend: str, count: int = 24) -
     """The figures of `python -m sglang.bench_serving`."""
     results = folder / f"bench-{backend}.jsonl"
     model = str(sglang.prepared.model)
-    argv = ["-m", "sglang.bench_serving", "--backend", backend, "--base-url", sglang.url]
+    argv = [str(HERE / "bench_runner.py"), "--backend", backend, "--base-url", sglang.url]
     argv += ["--model", model, "--served-model-name", "tiny-model", "--tokenizer", model]
     argv += ["--dataset-name", "random-ids", "--random-input-len", "32"]
     argv += ["--random-output-len", "8", "--random-range-ratio", "1.0"]

@@ -57,7 +57,7 @@ def test_the_kits_that_pass_with_sglangs_own_pass_with_ours(sglang, recorded, tm
     theirs = [name for name, how in recorded["python"]["kits"].items() if how == "passed"]
     results = programs.kits(sglang, tmp_path, *theirs)
     wrong = {name: results.get(name) for name in theirs if results.get(name) != "passed"}
-    assert set(wrong) == set(KITS_NOT_YET), wrong
+    assert {name.partition(".")[0] for name in wrong} == set(KITS_NOT_YET), wrong
 
 
 @pytest.mark.parametrize("backend", ["sglang", "sglang-oai", "sglang-oai-chat"])
