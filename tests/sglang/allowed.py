@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tests.e2e.parity_replay import MISSING
+
 
 class Row(NamedTuple):
     """One kind of difference: of which frontends, and what it looks like."""
@@ -22,7 +24,18 @@ class Row(NamedTuple):
         return side in self.sides and self.test(*difference)
 
 
-ALLOWED: tuple[Row, ...] = ()
+def _empty_family(body: Any, path: str, ours: Any, theirs: Any, *answers: Any) -> bool:
+    """A list of logprobs that was asked for and has no entry."""
+    return ours == [] and theirs == MISSING and path.endswith("_logprobs")
+
+
+ALLOWED: tuple[Row, ...] = (
+    Row(
+        "empty-logprobs", ("rust",),
+        "as Python: a list that was asked for is there when it is empty",
+        _empty_family,
+    ),
+)  # fmt: skip
 # Kits with tests that SGLang's Python frontend passes and ours does not, and why.
 KITS_NOT_YET: dict[str, str] = {
     "AnthropicMessagesMixin": "`/v1/messages` and its `/count_tokens` are not served",
