@@ -220,9 +220,8 @@ def test_operators_ask_a_program(model_folder, tmp_path):
         assert status == 1 and "runs in-process" in said["error"]
     finally:
         process.terminate()
-        assert process.wait(60) == 0
-        if process.stdout is not None:
-            process.stdout.close()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
     assert not list((tmp_path / "tpc_server").iterdir())
 
 

@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,23 +68,23 @@ def example(tmp_path) -> Iterator[Example]:
         one.process.communicate(timeout=30)
 
 
+def wanting(tokens: int) -> dict[str, Any]:
+    return {"text": "abc", "sampling_params": {"max_new_tokens": tokens}}
+
+
 def test_the_scheduler_of_the_readme(example):
     one = example("README.md", "wait_request")
     one.await_ready()
-    params = {"max_new_tokens": 5}
-    body = {"text": "abc", "sampling_params": params}
     with Client(one.address) as client:
-        answer = client.call("POST", "/generate", body).json()
+        answer = client.call("POST", "/generate", wanting(5)).json()
         assert answer["text"] == "abcab"
         assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 5}
-        params["max_new_tokens"] = 0
-        assert client.call("POST", "/generate", body).json()["text"] == ""
+        assert client.call("POST", "/generate", wanting(0)).json()["text"] == ""
         assert client.call("POST", "/flush_cache").status == 200
         assert client.call("GET", "/server_info").status == 200
         assert client.call("GET", "/health_generate").status == 200
         assert client.call("POST", "/weights_checker").status == 400
-        body = {"text": "ab", "rid": "r", "sampling_params": {"max_new_tokens": 30000}}
-        client.request("POST", "/generate", {**body, "stream": True})
+        client.request("POST", "/generate", {**wanting(30000), "rid": "r", "stream": True})
         client.head()
         client.chunk()
         assert call(one.address, "POST", "/abort_request", {"rid": "r"}).status == 200
