@@ -272,10 +272,17 @@ def test_a_signal_while_loading_ends_at_once(program, never, number):
     assert not os.path.exists(one.path)
 
 
+def test_a_script_that_cannot_be_is_told_once_with_its_path(program, tmp_path):
+    path = tmp_path / "script.json"
+    path.write_text('{"scripts": [{"prompt": 5}]}')
+    status, err = program("--synthetic-script", str(path), wait=False).end()
+    assert status == 1 and err.count(str(path)) == 1 and "scripts[0].prompt" in err
+
+
 def test_a_model_that_cannot_be_loaded_leaves_no_socket(program, tmp_path):
     one = program("--synthetic-script", str(tmp_path / "none.json"), wait=False)
     status, err = one.end()
-    assert status == 1 and "none.json" in err
+    assert status == 1 and err.count("none.json") == 1
     assert not os.path.exists(one.path)
 
 
