@@ -163,11 +163,7 @@ def _synthetic(given: Any, path: str) -> Engine:
     if given.synthetic_script is not None:
         try:
             scripts, faults = load_script(given.synthetic_script)
-        except OSError as error:
-            raise EngineProblem(
-                f"--synthetic-script {given.synthetic_script}: {error.strerror}"
-            ) from None
-        except (ScriptError, ValueError) as error:
+        except ScriptError as error:
             text = str(error).removeprefix(f"{given.synthetic_script}: ")
             raise EngineProblem(f"--synthetic-script {given.synthetic_script}: {text}") from None
     context = given.context_length or 32768

@@ -153,7 +153,9 @@ def load_script(path: str | Path) -> tuple[list[Script], list[Fault]]:
     """Scripts and engine-wide faults of a JSON file. Raises ScriptError."""
     try:
         value = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ScriptError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
         raise ScriptError(f"{path}: {error}") from None
     try:
         return parse_script(value)
