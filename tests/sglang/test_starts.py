@@ -87,7 +87,8 @@ def test_metrics_are_those_that_operators_graph(locked):
             "time_to_first_token_seconds_count", "e2e_request_latency_seconds_count")  # fmt: skip
     theirs = ("num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate")
     assert {f"sglang:{name}" for name in (*ours, *theirs)} <= values
-    assert all('model_name="tiny-model"' in line for line in lines if line.startswith("sglang:"))
+    named = [line for line in lines if line.startswith(tuple(f"sglang:{name}" for name in ours))]
+    assert named and all('model_name="tiny-model"' in line for line in named)
 
 
 def test_the_weights_are_checked(locked):
