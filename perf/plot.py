@@ -10,13 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
-
+# One for every peer of `harness/running.py`.
 COLOURS = {
     "tpc": "#1f6fb4",
+    "sidecar": "#6fa8dc",
     "rust": "#c8553d",
     "granian": "#8a8f98",
     "granian-loop": "#b9bdc4",
@@ -24,6 +21,7 @@ COLOURS = {
 }
 LABELS = {
     "tpc": "tpc_server",
+    "sidecar": "tpc_server, sidecar",
     "rust": "SGLang Rust",
     "granian": "granian",
     "granian-loop": "granian, one task",
@@ -57,6 +55,11 @@ def bars(axes: Any, row: dict[str, Any], figure: str, scale: float, digits: int)
 
 def draw(report: dict[str, Any], picture: Path) -> None:
     """Two rows: what it costs, and how late it comes; one column per workload."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     workloads = list(report["summary"])
     figure, grid = pyplot.subplots(
         2, len(workloads), figsize=(4.6 * len(workloads), 7), squeeze=False

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from perf import plot
 from perf.harness import procfs
 from perf.harness.board import REQUESTS, STEPS, Board
 from perf.harness.measure import figures, problems
 from perf.harness.prepare import Prepared
 from perf.harness.report import markdown, summarise
+from perf.harness.running import PEERS
 from perf.harness.stats import percentiles, spread
 from perf.harness.workloads import Workload, make_layout, text_offset
 
@@ -201,3 +203,8 @@ def test_cpu_time_from_outside_is_that_from_inside():
     gain_in = time.process_time_ns() - before_in
     assert gain_in >= 20_000_000
     assert abs(gain_out - gain_in) < 10_000_000
+
+
+def test_every_peer_can_be_drawn():
+    assert set(plot.COLOURS) == set(plot.LABELS) == set(PEERS)
+    assert len(set(plot.COLOURS.values())) == len(PEERS)
