@@ -94,7 +94,7 @@ def fields_of(kind: str) -> list[str]:
 
 def corpus() -> list[tuple[str, bytes]]:
     """(request type, body) of all of them."""
-    from tpc_server.contract.sampling import SAMPLING_NAMES
+    from tpc_server.contract.sampling_fields import SAMPLING_NAMES
 
     out = [("generate", body) for body in [*all_bodies(), *WHOLE]]
     for kind, base in BASES.items():

@@ -17,7 +17,7 @@ from tpc_server.contract.errors import BadRequest
 from tpc_server.contract.fields import REFUSED, REQUEST_TABLE
 from tpc_server.contract.generate import GenerateDecoder
 from tpc_server.contract.limits import Limits
-from tpc_server.contract.sampling import SAMPLING_NAMES
+from tpc_server.contract.sampling_fields import SAMPLING_NAMES
 
 PACK = codec.make_packer()
 LIMITS = Limits(100, 1000, enable_return_hidden_states=True, lora_ids={"ada": "1"}, max_batch=64)

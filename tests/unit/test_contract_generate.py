@@ -16,7 +16,7 @@ from tpc_server.contract.errors import BadRequest, native_error_body
 from tpc_server.contract.fields import REFUSED, REQUEST_TABLE
 from tpc_server.contract.generate import GenerateDecoder, GenerateRequest, Item
 from tpc_server.contract.limits import Limits
-from tpc_server.contract.sampling import SAMPLING_NAMES
+from tpc_server.contract.sampling_fields import SAMPLING_NAMES
 from tpc_server.render import plan
 
 FRAMES = Path(__file__).parents[1] / "data" / "boundary_frames.jsonl"

@@ -22,7 +22,7 @@ from tpc_server.contract.generate import GenerateDecoder
 from tpc_server.contract.limits import Limits
 from tpc_server.contract.openai import OpenAIFacts
 from tpc_server.contract.parse import decode_parse, decode_separate
-from tpc_server.contract.sampling import SAMPLING_NAMES, SAMPLING_TABLE
+from tpc_server.contract.sampling_fields import SAMPLING_NAMES, SAMPLING_TABLE
 from tpc_server.contract.texts import decode_detokenize, decode_tokenize
 from tpc_server.openapi import docs_html
 from tpc_server.openapi.document import document

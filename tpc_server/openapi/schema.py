@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ..contract import fields as F
 from ..contract import openai_fields as O
-from ..contract import sampling as S
+from ..contract import sampling_fields as S
 from ..contract.abort import ABORT_TABLE
 from ..contract.control import ATTACH_TABLE, SELECTORS, WEIGHTS_TABLE
 from ..contract.fields import REFUSED, REQUEST_TABLE, RequestField
@@ -14,7 +14,7 @@ from ..contract.limits import MAX_RID_BYTES
 from ..contract.openai_fields import CHAT_TABLE, COMPLETION_TABLE, OpenAIField
 from ..contract.parse import PARSE_TABLE, SEPARATE_TABLE
 from ..contract.registry import DP_RANK_TABLE, QUERY_TABLE, ROUTE_TABLE
-from ..contract.sampling import SAMPLING_TABLE, SamplingField
+from ..contract.sampling_fields import SAMPLING_TABLE, SamplingField
 from ..contract.texts import DETOKENIZE_TABLE, TOKENIZE_TABLE
 from ..contract.values import HUGE, I64_MAX, I64_MIN
 

@@ -1,8 +1,8 @@
-"""Ingress: accept, read, parse, dispatch; ends connections. Owner: the core that runs the stage.
+"""Ingress: accept, read, parse, dispatch. Owner: the core that runs the stage.
 
 Requests of one connection are answered in order: one is in flight, the others wait here. What
 a request means is in `routes/`; answers go to the egress stage that was attached to the
-connection.
+connection. How connections end is in `connection_ends.py`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import connection, frame, reactor
-from ..connection import ANSWERED, N_EVENTS, OPEN_IDLE  # a global costs half of a module's
-from ..fsm import ILLEGAL, IllegalTransition
+from ..connection import ANSWERED, OPEN_IDLE  # a global costs half of a module's
 from ..http1 import HttpError, HttpRequest, KnownHeads, RequestParser, refused
 from ..reactor import BROKEN, IN
 from ..render import http, native
 from .accept import Acceptor
 from .access_log import AccessLog
+from .connection_ends import ConnectionEnds
 from .connections import Connection
 from .egress import RemoteWriter
 from .inflating import Inflating
@@ -34,7 +34,7 @@ _BODY_STEP: Final = 65536
 _PAUSE_NS: Final = 2_000_000_000
 
 
-class IngressStage:
+class IngressStage(ConnectionEnds):
     """Connections whose input is read on this core."""
 
     name = "ingress"
@@ -43,32 +43,21 @@ class IngressStage:
         self, core: int, generation: int, setup: Any, counters: Counters, poller: reactor.Reactor,
         listeners: list[socket.socket], router: Any,
     ) -> None:  # fmt: skip
+        super().__init__(setup, counters, poller, router)
         self.inbox: deque[frame.Message] = deque()
         self.core = core
-        self.setup = setup
-        self.counters = counters
-        self.connections: dict[int, Connection] = {}
-        self.egress_port: Any = None
-        self.egress_stage: Any = None  # when egress runs on this core
-        self.detok_port: Any = None
-        self.router = router
-        self._reactor = poller
         self.acceptor = Acceptor(core, setup, counters, poller, listeners, self._adopt)
         # Keys of a connection are never used again, also not after this core was rebuilt.
         self._serial = generation << 28
-        self._now_ns = 0
-        self._edges = connection.MACHINE.compile()
         reading = self._edges[connection.OPEN_IDLE * connection.N_EVENTS + connection.BYTES]
         # Where a whole request in one read leads.
         self._whole = self._edges[reading * connection.N_EVENTS + connection.REQUEST]
         self._heads = KnownHeads()
         self.draining = False  # no more connections at all
         self.leaving = False  # every answer is its connection's last
-        self.inflight = 0
         self._second = int(time.time())
         self.ok = http.dated(self._second)  # how the usual answer begins
         self.access_log = AccessLog(setup.log) if setup.access_log else None
-        self.http_meter: Any = None  # of metrics, where they are wanted
         self.extra = b""  # header lines of every answer to the request that is being dispatched
         self.inflating = Inflating()
 
@@ -324,7 +313,7 @@ class IngressStage:
             frame.END_CLOSE if close else frame.END_KEEP,
         )
 
-    # -- ends ------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------
 
     def answered(self, key: int) -> bool:
         """Egress, on this core: an answer is written, the connection stays. False where more
@@ -391,119 +380,6 @@ class IngressStage:
         elif conn.state == connection.OPEN_IDLE:
             self._step(conn, connection.IDLE_TIMEOUT)
             self._close(conn)
-
-    def _peer_eof(self, conn: Connection) -> None:
-        """The peer sends no more: it has closed, or it only waits for its answer."""
-        if not (conn.inflight or conn.queue):
-            self._step(conn, connection.PEER_EOF)
-            self._drop(conn)
-            return
-        conn.eof = True
-        conn.deadline_ns = 0
-        self._step(conn, connection.PEER_EOF)
-        self._want(conn, 0)  # resets are reported all the same
-        if conn.inflight:
-            self.detok_port.send((frame.D_PROBE, conn.key))
-
-    def _close(self, conn: Connection) -> None:
-        """Close once what is queued has been written."""
-        conn.deadline_ns = 0
-        conn.close_after = True
-        if self.egress_stage is not None:
-            self.egress_stage.close_after_flush(conn.key)
-        else:
-            self.egress_port.send((frame.E_CLOSE, conn.key))
-
-    def _detached(self, conn: Connection) -> None:
-        """Everything is written: shut our side, then wait for the peer to close (a close with
-        unread input would reset the connection and could destroy the answer)."""
-        if conn.eof or conn.state == connection.CLOSED:
-            self._forget(conn)
-            return
-        try:
-            conn.sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            self._forget(conn)
-            return
-        conn.linger = True
-        conn.deadline_ns = self._now_ns + self.setup.linger_ns
-        self._want(conn, reactor.IN | reactor.RDHUP)
-
-    def _reset(self, conn: Connection) -> None:
-        """The peer is gone."""
-        if self.router.beside:
-            self.router.forget(conn.key)
-        if conn.inflight:
-            self.detok_port.send((frame.D_GONE, conn.key))
-            self._landed(conn, True)
-        self._drop(conn)
-
-    def _landed(self, conn: Connection, cut: bool = False) -> None:
-        """No request of the connection is in flight any more; `cut`: its peer is gone."""
-        conn.inflight = False
-        self.inflight -= 1
-        self.counters.inflight = self.inflight
-        if self.http_meter is not None:
-            self.http_meter.ended(conn.route)
-            conn.route = -1
-        if conn.line is not None:
-            self.access_log.end(conn, cut)  # type: ignore[union-attr]
-
-    def _drop(self, conn: Connection) -> None:
-        if self.egress_stage is not None:
-            self.egress_stage.drop(conn.key)
-        else:
-            self.egress_port.send((frame.E_DROP, conn.key))
-        self._forget(conn)
-
-    def _forget(self, conn: Connection) -> None:
-        if self.connections.pop(conn.key, None) is None:
-            return
-        if conn.state == connection.DRAINING:
-            self._step(conn, connection.FLUSHED)
-        elif conn.state != connection.CLOSED:
-            self._step(conn, connection.RESET)
-        self._reactor.unregister(conn.fd)
-        conn.parser.close()
-        conn.queue.clear()
-        conn.writer = None
-        conn.sock.close()
-        self.acceptor.report(len(self.connections))
-
-    def partner_lost(self, egress: bool) -> None:
-        """A core that renders or writes for this one lost its state."""
-        for conn in list(self.connections.values()):
-            if egress:
-                self._reset(conn)
-            elif conn.inflight and not (
-                conn.key in self.router.beside or self.inflating.holds(conn)
-            ):
-                # Its error answer may still be on the way; if it is not, and the core does not
-                # know of it since its restart, the client must not wait.
-                conn.deadline_ns = self._now_ns + self.setup.linger_ns
-                self.detok_port.send((frame.D_CHECK, conn.key))
-
-    def abandon(self) -> None:
-        """A dying core: close every connection."""
-        for conn in list(self.connections.values()):
-            self._reactor.unregister(conn.fd)
-            conn.parser.close()
-            conn.sock.close()
-        self.connections.clear()
-        self.counters.inflight = 0
-        self.acceptor.report(0)
-        self.acceptor.stop()
-
-    def _want(self, conn: Connection, mask: int) -> None:
-        if conn.mask != mask:
-            conn.mask = mask
-            self._reactor.modify(conn.fd, mask)
-
-    def _step(self, conn: Connection, event: int) -> None:
-        after = self._edges[conn.state * N_EVENTS + event]
-        if after == ILLEGAL:
-            raise IllegalTransition(connection.MACHINE, conn.state, event)
-        conn.state = after
 
 
 class _Reader:
