@@ -55,6 +55,8 @@ class Options:
     linger_s: float = 2.0
     stream_buffer_bytes: int = 256 << 10
     sse_keepalive_s: float = 0.0
+    drain_s: float = 30.0  # requests may take after a signal that ends the frontend
+    retire_s: float = 0.0  # sidecar: those of a process that was replaced; 0: as long as they take
     stall_s: float = 5.0
     spin_us: float = 0.0
     socket_buffer_bytes: int = 0  # SO_SNDBUF of each connection; 0 leaves it to the kernel

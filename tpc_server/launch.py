@@ -228,6 +228,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any, bound: Bound) -> Any:
             header_timeout_s=given.header_timeout,
             body_timeout_s=given.body_timeout,
             idle_timeout_s=given.keep_alive_timeout,
+            drain_s=given.drain_timeout,
             write_timeout_s=given.write_timeout,
             stream_buffer_bytes=given.stream_buffer,
             sse_keepalive_s=given.sse_keep_alive,

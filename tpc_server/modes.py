@@ -1,36 +1,49 @@
-"""Which `Server` a scheduler gets. Owner: any thread (decided once, at import).
+"""Which `Server` a scheduler gets. Owner: any thread (decided once, when it is first asked for).
 
 Without a GIL the cores are threads of the scheduler's process; with one they run in a process of
-their own. `TPC_MODE` (in-process or sidecar) says otherwise.
+their own. `TPC_MODE` (in-process or sidecar) says otherwise, where that can be.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-MODES = ("in-process", "sidecar")
+IN_PROCESS: Final = "in-process"
+SIDECAR: Final = "sidecar"
+MODES: Final = (IN_PROCESS, SIDECAR)
 
 
-def mode() -> str:
-    """The mode of this process. Raises ValueError on an unknown one."""
-    asked = os.environ.get("TPC_MODE", "")
+def has_gil() -> bool:
+    """Whether threads of this process take turns."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def mode(environ: Mapping[str, str] = os.environ) -> str:
+    """The mode of this process. Raises ValueError on one that there is not, or not here."""
+    asked = environ.get("TPC_MODE", "")
     if asked and asked not in MODES:
         raise ValueError(f"TPC_MODE={asked}: must be {' or '.join(MODES)}")
-    gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
-    return asked or ("sidecar" if gil else "in-process")
+    if asked == IN_PROCESS and has_gil():
+        raise ValueError(
+            f"TPC_MODE={asked}: this Python has a GIL, the cores would take turns with the"
+            f" scheduler; unset it ({SIDECAR} is what there is here)"
+        )
+    return asked or (SIDECAR if has_gil() else IN_PROCESS)
 
 
-if mode() == "sidecar":
-    from .link.server import ServerError
-    from .link.server import SidecarServer as _Server
+def __getattr__(name: str) -> Any:
+    if name not in ("Server", "ServerError"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if mode() == SIDECAR:
+        from .link import server as beside
 
-    Server: Any = _Server
-else:
-    from .server import Server as _InProcess
-    from .server import ServerError  # type: ignore[assignment]
+        found = {"Server": beside.SidecarServer, "ServerError": beside.ServerError}
+    else:
+        from . import server as within
 
-    Server = _InProcess
-
-__all__ = ["MODES", "Server", "ServerError", "mode"]
+        found = {"Server": within.Server, "ServerError": within.ServerError}
+    globals().update(found)
+    return found[name]

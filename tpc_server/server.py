@@ -7,8 +7,9 @@ runs and the port is open; the scheduler then drains requests and pushes frames.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from .affinity import sglang_rules
 from .affinity.plan import CorePlan
@@ -23,6 +24,8 @@ from .server_checks import check_arguments
 
 __all__ = ["Server", "ServerError"]
 
+_SETTLE_S: Final = 0.3
+
 
 def default_plan(args: ServerArgs, cores: Sequence[int] | None) -> CorePlan:
     """The plan of a server whose scheduler named CPUs, or none."""
@@ -36,6 +39,7 @@ class Server(Frontend):
     """A frontend for one scheduler.
 
     cores: None leaves the threads unpinned; a list names the CPUs they may be pinned to.
+    frontends: one, here: several are processes (sidecar mode).
     The caps count requests (towards the scheduler), frames (from it) and messages (between
     cores); bytes are bounded besides. `bound`: sockets that listen already, one list a core with an
     ingress stage; the server closes them in the end. Raises TypeError on bad arguments,
@@ -47,12 +51,16 @@ class Server(Frontend):
         self, server_args: ServerArgs, port_offset: int | None = None,
         to_scheduler_cap: int = 8192, from_scheduler_cap: int = 8192,
         stage_channel_cap: int = 8192, cores: Sequence[int] | None = None, *,
-        options: Options | None = None, bound: Bound | None = None,
+        options: Options | None = None, frontends: int = 1, bound: Bound | None = None,
     ) -> None:  # fmt: skip
         check_arguments(
             server_args, port_offset, to_scheduler_cap, from_scheduler_cap, stage_channel_cap, cores
         )
         options = options or Options()
+        if frontends != 1 or options.attach is not None:
+            asked = f"frontends={frontends}" if frontends != 1 else "options.attach"
+            raise TypeError(f"{asked}: the cores are threads of this process, nobody joins them;"
+                            " TPC_MODE=sidecar runs them in processes of their own")  # fmt: skip
         texts = load_texts(server_args)
         plan = options.plan or default_plan(server_args, cores)
         ingress = plan.stage_cores("ingress")
@@ -109,6 +117,19 @@ class Server(Frontend):
         return self.port.push(kind, key, parts)
 
     # -- ends ------------------------------------------------------------------------
+
+    def drain(self, seconds: float) -> None:
+        """Stop accepting, let requests finish within the limit; returns when they have, or it is
+        over. From any thread but the scheduler's, which goes on; `shutdown` is to follow."""
+        if self._closed:
+            return
+        self.start_drain()
+        begun = time.monotonic()
+        while (taken := time.monotonic() - begun) < seconds:
+            # Counters are published a little late: zero counts once it had time to be true.
+            if taken > _SETTLE_S and not self.inflight():
+                return
+            time.sleep(0.02)
 
     def _close_listeners(self) -> None:
         self._bound.close()

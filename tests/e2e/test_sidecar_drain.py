@@ -1,4 +1,4 @@
-"""A drain of the cores' process, asked for beside the scheduler's thread. Owner: pytest."""
+"""A drain, asked for beside the scheduler's thread, whatever the mode. Owner: pytest."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import pytest
 from tests import tiny_tokenizer
 from tests.fake_scheduler import FakeScheduler
 from tests.http_client import Client
-from tpc_server import ModelConfig, ServerArgs
+from tpc_server import ModelConfig, Options, ServerArgs
 from tpc_server.link.server import SidecarServer
+from tpc_server.server import Server
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_stream_goes_on_and_the_port_closes(model_folder):
-    server = SidecarServer(
+@pytest.mark.parametrize("kind", [SidecarServer, Server])
+def test_a_stream_goes_on_and_the_port_closes(model_folder, kind):
+    server = kind(
         ServerArgs(
             model_path=str(model_folder), port=0, log_level="error", skip_server_warmup=True,
             model_config=ModelConfig(context_len=4096, vocab_size=tiny_tokenizer.VOCAB),
@@ -45,7 +47,7 @@ def test_a_stream_goes_on_and_the_port_closes(model_folder):
             text = b"".join(iter(client.chunk, b""))
         assert text.rstrip().endswith(b"data: [DONE]") and b'"length":3' in text
         drained.join()
-        assert not server.processes()
+        assert kind is Server or not server.processes()
         # The scheduler's calls still answer.
         assert server.recv_requests() == [] and server.wait_request(1) is False
         assert server.push_health_ack() is True
@@ -53,3 +55,10 @@ def test_a_stream_goes_on_and_the_port_closes(model_folder):
         scheduler.stop()
         server.shutdown()
     assert server.push_health_ack() is False
+
+
+def test_what_only_processes_have_is_refused_in_one(model_folder):
+    args = ServerArgs(model_path=str(model_folder), port=0)
+    for more in ({"frontends": 2}, {"options": Options(attach="/nowhere/x")}):
+        with pytest.raises(TypeError, match="TPC_MODE=sidecar"):
+            Server(args, **more)

@@ -78,8 +78,17 @@ assert extension is tpc_server
 assert keywords == {"options": tpc_server.Options(), "frontends": 2}
 """
     )
-    status, out, err = sglang_fakes.run(folder, code, SGLANG_FRONTEND=" TPC ", TPC_FRONTENDS="2")
+    status, out, err = sglang_fakes.run(
+        folder, code, SGLANG_FRONTEND=" TPC ", TPC_FRONTENDS="2", TPC_MODE="sidecar"
+    )
     assert (status, out) == (0, ""), err
+
+
+def test_what_cannot_be_had_together_is_refused_at_once(folder):
+    line = refused(folder, TPC_FRONTENDS="0", TPC_MODE="sidecar")
+    assert line.startswith("TPC_FRONTENDS=0: ")
+    line = refused(folder, TPC_MODE="somewhere")
+    assert line == "TPC_MODE=somewhere: must be in-process or sidecar"
 
 
 def test_another_value_is_refused(folder):

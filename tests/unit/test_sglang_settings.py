@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tpc_server import modes
 from tpc_server.config import Options
 from tpc_server.integrations.sglang import settings
 from tpc_server.integrations.sglang.problem import Problem
@@ -20,6 +21,13 @@ GOOD = {
     "TPC_HEADER_TIMEOUT": ("1.5", 1.5),
     "TPC_BODY_TIMEOUT": ("2", 2.0),
     "TPC_KEEP_ALIVE_TIMEOUT": ("3", 3.0),
+    "TPC_DRAIN_TIMEOUT": ("6", 6.0),
+    "TPC_RETIRE_TIMEOUT": ("7.5", 7.5),
+    "TPC_STALL_TIMEOUT": ("8", 8.0),
+    "TPC_LINGER": ("0", 0.0),
+    "TPC_MAX_LOGPROBS": ("0", 0),
+    "TPC_ACCESS_LOG": ("1", True),
+    "TPC_REQUEST_ID_HEADERS": ("1", True),
     "TPC_WRITE_TIMEOUT": ("4", 4.0),
     "TPC_STREAM_BUFFER": ("65536", 65536),
     "TPC_SSE_KEEP_ALIVE": ("5", 5.0),
@@ -46,17 +54,54 @@ def test_every_variable_sets_its_option():
 
 
 @pytest.mark.parametrize(
-    "variable", [*sorted({*GOOD} - {"TPC_ATTACH"}), "TPC_DRAIN_TIMEOUT", "TPC_FRONTENDS"]
+    "variable", [*sorted({*GOOD} - {"TPC_ATTACH"}), "TPC_FRONTENDS", "TPC_MODE"]
 )
 def test_a_bad_value_names_its_variable(variable):
     with pytest.raises(Problem, match=variable):
         settings.options(None, {variable: "-?"})
         settings.drain_seconds({variable: "-?"})
-        settings.frontends({variable: "-?"})
+        settings.check_together({variable: "-?"})
+
+
+def test_every_option_has_a_variable_or_a_reason():
+    names = {field.name for field in fields(Options)}
+    assert {setting.option for setting in settings.SETTINGS} | set(settings.ABSENT) == names
+    assert not {setting.option for setting in settings.SETTINGS} & set(settings.ABSENT)
+
+
+@pytest.mark.parametrize(
+    ("gil", "variables", "words"),
+    [
+        (False, {"TPC_FRONTENDS": "2"}, "TPC_FRONTENDS=2: .* TPC_MODE=sidecar"),
+        (False, {"TPC_FRONTENDS": "0", "TPC_ATTACH": "/run/x"}, "TPC_ATTACH=/run/x: .* threads"),
+        (False, {"TPC_ATTACH": "/run/x", "TPC_MODE": "in-process"}, "TPC_ATTACH=/run/x: "),
+        (False, {"TPC_FRONTENDS": "0", "TPC_MODE": "sidecar"}, "TPC_FRONTENDS=0: nobody"),
+        (True, {"TPC_FRONTENDS": "0"}, "TPC_FRONTENDS=0: nobody"),
+        (True, {"TPC_MODE": "in-process"}, "TPC_MODE=in-process: this Python has a GIL"),
+        (True, {"TPC_MODE": "both"}, "TPC_MODE=both: must be in-process or sidecar"),
+    ],
+)
+def test_what_cannot_be_had_together(monkeypatch, gil, variables, words):
+    monkeypatch.setattr(modes, "has_gil", lambda: gil)
+    with pytest.raises(Problem, match=words) as found:
+        settings.check_together(variables)
+    assert "\n" not in str(found.value)
+
+
+def test_what_can_be_had_together(monkeypatch):
+    for gil in (False, True):
+        monkeypatch.setattr(modes, "has_gil", lambda gil=gil: gil)
+        for variables in (
+            {},
+            {"TPC_FRONTENDS": "2", "TPC_MODE": "sidecar"},
+            {"TPC_FRONTENDS": "0", "TPC_ATTACH": "/run/x", "TPC_MODE": "sidecar"},
+            {"TPC_ATTACH": "/run/x", "TPC_MODE": "sidecar"},
+        ):
+            settings.check_together(variables)
 
 
 def test_the_drain():
-    assert settings.drain_seconds({}) == settings.DRAIN_S
+    assert settings.drain_seconds({}) == Options().drain_s
     assert settings.drain_seconds({"TPC_DRAIN_TIMEOUT": "0"}) == 0
 
 
@@ -74,5 +119,5 @@ def test_flags_of_sglang():
 
 def test_the_page_lists_them():
     page = PAGE.read_text(encoding="utf-8")
-    for setting in (*settings.SETTINGS, settings.DRAIN, settings.FRONTENDS):
+    for setting in (*settings.SETTINGS, settings.FRONTENDS, settings.MODE):
         assert f"| `{setting.variable}` | {setting.kind} | {setting.about} |" in page

@@ -42,6 +42,7 @@ def frontend_class(base: type[Any]) -> type[Any]:
             try:
                 refusals.by_arguments(arguments(scheduler))
                 refusals.by_model(scheduler.model_config)
+                settings.check_together()
                 seconds = settings.drain_seconds()
                 instance = super().launch(scheduler)
             except Exception as error:

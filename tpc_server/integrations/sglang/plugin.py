@@ -14,6 +14,7 @@ import threading
 from collections.abc import MutableMapping
 from typing import Any, Final
 
+from ... import modes
 from . import contract, drain, frontend, settings
 from .problem import Problem
 
@@ -38,7 +39,7 @@ def _prepare_main() -> None:
     from ...bootstrap.prepared import prepared_python
 
     settings.options(None)
-    settings.frontends()
+    settings.check_together()
     seconds = settings.drain_seconds()
     if needs_interpreter() and prepared_python() is None:
         raise Problem(
@@ -51,7 +52,7 @@ def _prepare_main() -> None:
 
 def needs_interpreter() -> bool:
     """Whether this Python has a GIL: the cores then run in a process of another one."""
-    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+    return modes.has_gil()
 
 
 def _register() -> None:

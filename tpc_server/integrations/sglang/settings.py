@@ -10,11 +10,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ... import access
+from ... import access, modes
 from ...config import Options
 from .problem import Problem
-
-DRAIN_S: Final = 30.0
 
 
 def _count(text: str) -> int:
@@ -43,6 +41,17 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _limit(text: str) -> float:
+    value = _seconds(text)
+    if not value:
+        raise ValueError
+    return value
+
+
+def _flag(text: str) -> bool:
+    return bool(("0", "1").index(text))
+
+
 def _format(text: str) -> str:
     if text not in ("text", "json"):
         raise ValueError
@@ -63,6 +72,7 @@ class Setting(NamedTuple):
     about: str
 
 
+DRAIN_S: Final = 30.0  # as in `Options`
 _S: Final = "seconds"
 _B: Final = "bytes, or like 64M"
 SETTINGS: Final = tuple(
@@ -74,6 +84,13 @@ SETTINGS: Final = tuple(
         ("TPC_HEADER_TIMEOUT", "header_timeout_s", _seconds, _S, "for a request's headers"),
         ("TPC_BODY_TIMEOUT", "body_timeout_s", _seconds, _S, "for a request's body"),
         ("TPC_KEEP_ALIVE_TIMEOUT", "idle_timeout_s", _seconds, _S, "an idle connection lives"),
+        ("TPC_DRAIN_TIMEOUT", "drain_s", _seconds, _S, "running requests may take after SIGTERM"),
+        ("TPC_RETIRE_TIMEOUT", "retire_s", _seconds, _S, "requests of a process that was replaced "
+         "may take, 0: as long as they take"),
+        ("TPC_STALL_TIMEOUT", "stall_s", _limit, _S, "a core may not turn before that is reported; "
+         "after twice that its process is given up"),
+        ("TPC_LINGER", "linger_s", _seconds, _S, "the client of a closed connection may take to "
+         "close its side"),
         ("TPC_WRITE_TIMEOUT", "write_timeout_s", _seconds, _S, "a client may read nothing"),
         ("TPC_STREAM_BUFFER", "stream_buffer_bytes", _bytes, _B, "kept for a slow reader"),
         ("TPC_SSE_KEEP_ALIVE", "sse_keepalive_s", _seconds, _S, "between comments on a silent "
@@ -81,20 +98,40 @@ SETTINGS: Final = tuple(
         ("TPC_SPIN_US", "spin_us", _seconds, "µs", "a core looks again before it sleeps"),
         ("TPC_SOCKET_BUFFER", "socket_buffer_bytes", _bytes, _B, "kernel's buffer of a connection"),
         ("TPC_BACKLOG", "backlog", _count, "number", "connections that wait to be accepted"),
+        ("TPC_MAX_LOGPROBS", "max_logprobs", _whole, "number", "alternatives a position that a "
+         "request may ask for"),
+        ("TPC_ACCESS_LOG", "access_log", _flag, "0 or 1", "a line a request in the log"),
+        ("TPC_REQUEST_ID_HEADERS", "request_id_headers", _flag, "0 or 1", "answers to requests "
+         "without X-Request-Id get one, too"),
         ("TPC_LOG_FORMAT", "log_format", _format, "text or json", "of the frontend's log"),
         ("TPC_CORS_ALLOW_ORIGIN", "cors_origins", _origins, "origins, by comma", "web pages that "
          "may call, `none` for none"),
         ("TPC_ATTACH", "attach", str, "a path", "a socket where `tpc-server --attach` joins"),
     )
 )  # fmt: skip
-DRAIN: Final = Setting(
-    "TPC_DRAIN_TIMEOUT", "", _seconds, _S, "running requests may take after SIGTERM"
-)
-
-
 FRONTENDS: Final = Setting(
     "TPC_FRONTENDS", "", _whole, "number", "processes that share the port (1); 0 with `TPC_ATTACH`"
 )
+MODE: Final = Setting(
+    "TPC_MODE", "", str, " or ".join(modes.MODES), "where the cores run (with a GIL only "
+    f"{modes.SIDECAR}, without one {modes.IN_PROCESS} unless told)"
+)  # fmt: skip
+# Options that no variable of ours sets, and why.
+ABSENT: Final = {
+    "uds": "SGLang names host and port",
+    "api_keys": "--api-key",
+    "admin_api_keys": "--admin-api-key",
+    "cache_report": "--enable-cache-report",
+    "grammars": "--grammar-backend",
+    "header_overrides": "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES",
+    "health_timeout_s": "SGLANG_HEALTH_CHECK_TIMEOUT",
+    "health_probe": "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",
+    "registry_entry_s": "SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL",
+    "show_openapi": "DISABLE_OPENAPI_DOC",
+    "warmup_timeout_s": "SGLANG_WARMUP_TIMEOUT",
+    "manage_gc": "for tests: the collector's rule is none of an operator's",
+    "plan": "SGLang says which CPUs, --tokenizer-worker-num and --detokenizer-worker-num the rest",
+}
 
 
 def _value(setting: Setting, environ: Mapping[str, str]) -> Any:
@@ -109,14 +146,32 @@ def _value(setting: Setting, environ: Mapping[str, str]) -> Any:
 
 def drain_seconds(environ: Mapping[str, str] = os.environ) -> float:
     """How long running requests may take after SIGTERM."""
-    if not environ.get(DRAIN.variable):
+    setting = next(setting for setting in SETTINGS if setting.option == "drain_s")
+    if not environ.get(setting.variable):
         return DRAIN_S
-    return float(_value(DRAIN, environ))
+    return float(_value(setting, environ))
 
 
 def frontends(environ: Mapping[str, str] = os.environ) -> int:
     """How many processes share the port."""
     return int(_value(FRONTENDS, environ)) if environ.get(FRONTENDS.variable) else 1
+
+
+def check_together(environ: Mapping[str, str] = os.environ) -> None:
+    """That mode, number of processes and guests can be had together. Raises Problem."""
+    count, attach = frontends(environ), environ.get("TPC_ATTACH", "")
+    try:
+        mode = modes.mode(environ)
+    except ValueError as error:
+        raise Problem(str(error)) from None
+    if mode == modes.IN_PROCESS and (count != 1 or attach):
+        asked = f"TPC_ATTACH={attach}" if attach else f"TPC_FRONTENDS={count}"
+        raise Problem(
+            f"{asked}: the cores are threads of the scheduler's process here ({mode} mode), nobody"
+            f" joins them; set TPC_MODE={modes.SIDECAR}"
+        )
+    if not count and not attach:
+        raise Problem("TPC_FRONTENDS=0: nobody would serve; TPC_ATTACH says where one may join")
 
 
 def options(args: Any, environ: Mapping[str, str] = os.environ) -> Options:
