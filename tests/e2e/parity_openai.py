@@ -24,6 +24,10 @@ def _id(ours: Any, theirs: Any) -> bool:
     return bool(ours == MISSING) != bool(theirs == MISSING)
 
 
+def _fragment(ours: Any, theirs: Any) -> bool:
+    return "\ufffd" in str(theirs) and "\ufffd" not in str(ours)
+
+
 OPENAI_CHOICES: tuple[Choice, ...] = (
     Choice(
         "text-offset", "`logprobs.text_offset` of a completion", "-1", "-1",
@@ -31,6 +35,21 @@ OPENAI_CHOICES: tuple[Choice, ...] = (
         allowed=(
             Allowed(RUST, "comp", r".*logprobs\.text_offset\[\d+\]", _offset),
             Allowed(PYTHON, "comp", r".*logprobs\.text_offset\[\d+\]", _offset),
+        ),
+    ),
+    Choice(
+        "completion-fragments", "bytes of a token that are no text, as names in `logprobs`",
+        "U+FFFD, entries with one name are one",
+        "a character a byte (latin-1); U+FFFD where its guess says that the vocabulary is not of"
+        " bytes, as for the recorded model",
+        "a character a byte (latin-1)", "as Python means it: no entry is lost",
+        allowed=tuple(
+            Allowed(side, "comp", path, test)
+            for side in (RUST, PYTHON)
+            for path, test in (
+                (r".*logprobs\.tokens\[\d+\]", _fragment),
+                (r".*logprobs\.top_logprobs\[\d+\]\..*", _id),
+            )
         ),
     ),
     Choice(

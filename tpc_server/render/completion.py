@@ -42,7 +42,7 @@ class CompletionShape(OpenAIShape):
             self.keep_hidden(stream)
         logprobs = b"null"
         if stream.logprobs is not None:
-            logprobs = stream.logprobs.completion(self._with_prompt)
+            logprobs = stream.logprobs.completion(stream, self._with_prompt)
         if finish is None and not stream.text and logprobs == b"null" and not self.spec.token_ids:
             return b""
         parts = [b'{"index":%d,"text":"' % stream.index, stream.text, b'","logprobs":', logprobs]
@@ -75,7 +75,7 @@ class CompletionShape(OpenAIShape):
             self._echo(stream)
         logprobs = b"null"
         if stream.logprobs is not None:
-            logprobs = stream.logprobs.completion(self._with_prompt)
+            logprobs = stream.logprobs.completion(stream, self._with_prompt)
         return b'"text":"%b","logprobs":%b' % (stream.text, logprobs)
 
     def id_members(self, stream: Any) -> bytes:
@@ -101,3 +101,5 @@ class CompletionShape(OpenAIShape):
         assert echo is not None
         text = echo[stream.index // self.spec.n] if echo else self.decode(stream.prompt_ids or [])
         stream.text[:0] = json_escape(text)
+        if stream.logprobs is not None:
+            stream.logprobs.echo = text

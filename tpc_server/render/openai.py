@@ -75,12 +75,9 @@ class OpenAIShape:
 
     # -- for rows.py -------------------------------------------------------------------
 
-    def logprobs(
-        self, text_of: Callable[[int], str] | None, bytes_of: Callable[[int], bytes | None]
-    ) -> Any:
+    def logprobs(self, with_text: bool, texts: Any) -> Any:
         """Where a stream's logprobs go."""
-        assert text_of is not None
-        return OpenAILogprobs(text_of, bytes_of)
+        return OpenAILogprobs(texts)
 
     def prepare(self, stream: Any) -> None:
         """A stream has been opened."""

@@ -5,9 +5,10 @@ Entries are kept as numbers until they are shown. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ..text.offsets import Offsets, characters, prompt_offsets
 from . import native
 from .logprobs import INPUT, OUTPUT
 
@@ -18,15 +19,12 @@ class OpenAILogprobs:
     """Numbers of one stream that are not shown yet; same face as `LogprobBuffers`."""
 
     __slots__ = (
-        "_bytes_of", "_text_of", "ids", "offset", "opened", "prompt_ids", "prompt_top",
-        "prompt_values", "top", "values",
+        "_texts", "echo", "ids", "offsets", "opened", "prompt_ids", "prompt_top", "prompt_values",
+        "shown_chars", "top", "values",
     )  # fmt: skip
 
-    def __init__(
-        self, text_of: Callable[[int], str], bytes_of: Callable[[int], bytes | None]
-    ) -> None:
-        self._text_of = text_of
-        self._bytes_of = bytes_of
+    def __init__(self, texts: Any) -> None:
+        self._texts = texts  # texts, bytes and places of tokens: `stages.rows.StreamRows`
         self.opened = False  # the families of the prompt have come
         self.values: list[Any] = []
         self.ids: list[int] = []
@@ -34,7 +32,9 @@ class OpenAILogprobs:
         self.prompt_values: list[Any] = []
         self.prompt_ids: list[int] = []
         self.prompt_top: list[Position] = []
-        self.offset = 0  # characters of the tokens shown so far
+        self.echo = ""  # the prompt's text, in front of the stream's
+        self.offsets: Offsets | None = None  # in the stream's text
+        self.shown_chars = 0  # of the choice's text, in what was written
 
     def add_pairs(self, family: str, values: Sequence[Any], ids: Sequence[int]) -> None:
         """Entries of a flat family: one logprob (or None) and id per position."""
@@ -84,37 +84,45 @@ class OpenAILogprobs:
         return native.to_json({"content": content})
 
     def _token(self, value: Any, token: int) -> dict[str, Any]:
-        text = self._text_of(token)
-        raw = self._bytes_of(token)
+        text = self._texts.text_of(token)
+        raw = self._texts.bytes_of(token)
         if raw is None:
             raw = text.encode("utf-8", "replace")
         return {"token": text, "bytes": list(raw), "logprob": value}
 
     # -- text completions --------------------------------------------------------------
 
-    def completion(self, with_prompt: bool) -> bytes:
+    def completion(self, stream: Any, with_prompt: bool) -> bytes:
         """Four parallel lists, the prompt's tokens first when `with_prompt`; `null` for none new.
 
-        `text_offset` counts characters from the start of the text that the choice shows.
+        `text_offset` is where in the choice's text a token begins; where a stop is cut off, its
+        tokens begin at the text's end.
         """
-        prompt = zip(self.prompt_values, self.prompt_ids, strict=True) if with_prompt else ()
-        tokens: list[str] = []
-        values: list[Any] = []
-        offsets: list[int] = []
-        for value, token in (*prompt, *zip(self.values, self.ids, strict=True)):
-            text = self._text_of(token)
-            tokens.append(text)
-            values.append(value)
-            offsets.append(self.offset)
-            self.offset += len(text)
-        if not tokens:
+        self.shown_chars += characters(stream.text)
+        if not self.ids and not (with_prompt and self.prompt_ids):
             return b"null"
-        top = [*(self.prompt_top if with_prompt else ()), *self.top]
+        texts = self._texts
+        ids, values, top = self.ids, self.values, self.top
+        if self.offsets is None:
+            self.offsets = texts.offsets_of(stream)
+        add, echo = self.offsets.add, len(self.echo)
+        offsets = [echo + add(token) for token in ids]
+        if stream.finish is not None:
+            end = self.shown_chars
+            offsets = [min(at, end) for at in offsets]
+        if with_prompt:
+            before = texts.offsets_of(None)
+            offsets = [
+                *prompt_offsets(self.prompt_ids, self.echo, before, texts.text_of), *offsets
+            ]  # fmt: skip
+            ids = [*self.prompt_ids, *ids]
+            values = [*self.prompt_values, *values]
+            top = [*self.prompt_top, *top]
         return native.to_json(
             {
                 "text_offset": offsets,
                 "token_logprobs": values,
-                "tokens": tokens,
+                "tokens": [texts.label_of(token) for token in ids],
                 "top_logprobs": [self._alternatives(position) for position in top],
             }
         )
@@ -122,8 +130,5 @@ class OpenAILogprobs:
     def _alternatives(self, position: Position) -> dict[str, Any] | None:
         if position is None:
             return None
-        text_of = self._text_of
-        out: dict[str, Any] = {}
-        for value, token in zip(*position, strict=True):
-            out.setdefault(text_of(token), value)  # the likelier of two that look the same
-        return out
+        label = self._texts.label_of
+        return {label(token): value for value, token in zip(*position, strict=True)}

@@ -9,7 +9,6 @@ Standard library only: runs in a subinterpreter too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from . import native
@@ -29,9 +28,9 @@ class NativeShape:
         self.mode = _INCREMENTAL if incremental else _CUMULATIVE
         self._has_text = has_text
 
-    def logprobs(self, text_of: Callable[[int], str] | None, bytes_of: Any) -> Any:
-        """Where a stream's logprobs go."""
-        return LogprobBuffers(text_of)
+    def logprobs(self, with_text: bool, texts: Any) -> Any:
+        """Where a stream's logprobs go; `texts` knows the texts of tokens."""
+        return LogprobBuffers(texts.text_of if with_text else None)
 
     def frame(self, stream: Any, latency_s: float | None) -> bytes | native.Parts:
         """The event that shows all that is new, perhaps in parts; `latency_s` on the last one."""

@@ -17,6 +17,7 @@ from ..render.logprobs import INPUT, OUTPUT
 from ..render.shape import NativeShape
 from ..text.detok import Detok, decode_all
 from ..text.escape import EscapedTable, json_escape
+from ..text.offsets import Offsets
 from ..text.windowed import WindowedDetok
 from .stream import (
     CACHED,
@@ -125,8 +126,7 @@ class StreamRows:
         stream.ids = bytearray()
         stream.hidden = bytearray()
         if wanted[plan.LOGPROB]:
-            text_of = self.text_of if wanted[plan.LOGPROB_TEXT] else None
-            stream.logprobs = shape.logprobs(text_of, self.bytes_of)
+            stream.logprobs = shape.logprobs(wanted[plan.LOGPROB_TEXT], self)
         if group.api > COMPLETION:
             return
         if shape is not self.native:
@@ -202,6 +202,29 @@ class StreamRows:
         if table is None or not 0 <= token < table.vocab_size:
             return None
         return bytes(table.pieces[token])
+
+    def label_of(self, token: int) -> str:
+        """The same as a key: bytes that are no text by themselves are one character each where
+        the vocabulary is one of bytes, so that the halves of characters do not all look alike."""
+        text = self.text_of(token)
+        table = self._table
+        if "\ufffd" in text and table is not None and not table.fallback:
+            raw = self.bytes_of(token)
+            if raw is not None:
+                try:
+                    raw.decode()
+                except UnicodeDecodeError:
+                    return raw.decode("latin-1")
+        return text
+
+    def offsets_of(self, stream: Stream | None) -> Offsets:
+        """Counts where a stream's tokens begin in its text; None: those of a prompt that is echoed,
+        special tokens hidden."""
+        if stream is not None:
+            return Offsets(self.make_detok(stream))
+        if self._table is None:
+            return Offsets(WindowedDetok(self._decode_of(), True, (), False))
+        return Offsets(Detok(self._table, True, True, False, False))
 
     def slow_row(self, stream: Stream | None, batch: Batch, row: int, ids: list[int]) -> None:
         """One row of a frame, whatever is in it."""

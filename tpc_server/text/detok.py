@@ -93,6 +93,20 @@ class Detok:
         self.clean = not (tail or held or self._parts is not None or self._first or self._strip)
         return send
 
+    @property
+    def tail(self) -> bytes:
+        """Bytes of a character that is not complete."""
+        return self._tail
+
+    @property
+    def fallback(self) -> bool:
+        """Whether each byte of an incomplete character is a replacement character."""
+        return self._table.fallback
+
+    def take(self, ids: Sequence[int]) -> str:
+        """The characters that these ids complete, nothing held back; instead of `step`."""
+        return self._take(ids)
+
     def finish(
         self,
         ids: Sequence[int],

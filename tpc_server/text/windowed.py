@@ -64,6 +64,12 @@ class WindowedDetok:
             send += self._shorten(new)
         return send
 
+    def waiting(self) -> int:
+        """How many characters are complete and held back."""
+        if not self._pending:
+            return 0
+        return len(self._unsettled()[self._sent :].rstrip("\ufffd"))
+
     def finish(
         self,
         ids: Sequence[int],
