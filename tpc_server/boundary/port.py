@@ -19,6 +19,7 @@ from ..ring import Record
 from . import wire
 
 RECV_MAX: Final = 256
+_WORD: Final = (1 << 64) - 1
 _SHORT_BYTES: Final = 48 << 10  # of a frame that is joined: below what is stored without a GIL
 
 
@@ -214,8 +215,9 @@ class _TimedWaiter(SpaceWaiter):
         began = time.monotonic_ns()
         rung = super().wait(timeout_ms)
         words = self._published
-        words[PUSHES_BLOCKED] += 1
-        words[PUSHES_BLOCKED_NS] += time.monotonic_ns() - began
+        # They are in memory of both: the other side may have written anything there.
+        words[PUSHES_BLOCKED] = words[PUSHES_BLOCKED] + 1 & _WORD
+        words[PUSHES_BLOCKED_NS] = words[PUSHES_BLOCKED_NS] + time.monotonic_ns() - began & _WORD
         return rung
 
 

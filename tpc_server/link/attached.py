@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import Any
+from typing import Any, Final
 
 from ..counters import WORDS
 from ..mailbox import DOORBELL_BYTES, EventFd
 from ..mesh import EXTRA_ENDS, SCHEDULER, Lane, Mesh
 from ..ring import ring_bytes
 from ..shm import Region
+
+_RING_MOST: Final = 64 << 20
 
 
 def describe(mesh: Mesh) -> tuple[dict[str, Any], list[int]]:
@@ -55,6 +57,10 @@ class AttachedMesh:
                 raise ValueError(f"{len(fds)} descriptors came with a mesh of {self.n} cores")
             if not fcntl.fcntl(fds[0], fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 raise ValueError("its memory could be taken from under us")
+            for fd in fds[1:]:
+                if os.readlink(f"/proc/self/fd/{fd}") != "anon_inode:[eventfd]":
+                    raise ValueError("a doorbell is no eventfd: writing to it could block")
+                os.set_blocking(fd, False)
             self.region = Region.attach(fds[0], self.size)
         except Exception as error:
             for fd in fds:
@@ -65,6 +71,10 @@ class AttachedMesh:
     def _read(self, about: dict[str, Any]) -> None:
         self.n = int(about["cores"])
         self.plan = _Stages(about)
+        for stage in ("tokenize", "detok"):
+            cores = self.plan.stage_cores(stage)
+            if len(set(cores)) != len(cores) or not 0 <= min(cores) <= max(cores) < self.n:
+                raise ValueError(f"cores {str(cores)[:100]} of {self.n} {stage}")
         self._bells = int(about["bells"])
         self._counters = int(about["counters"])
         self._watched = [([int(w) for w in opened], int(end)) for opened, end in about["watched"]]
@@ -72,6 +82,8 @@ class AttachedMesh:
             (row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in about["rings"]
         }
         self.size = size = int(about["size"])
+        if max([capacity for _, capacity, _ in self._rings.values()]) > _RING_MOST:
+            raise ValueError("a ring that would take all memory")  # ours are mapped in advance
         ends = [at + ring_bytes(capacity) for at, capacity, _ in self._rings.values()]
         ends.append(self._bells + (self.n + EXTRA_ENDS) * DOORBELL_BYTES)
         ends += [8 * self.counters_at(self.n), 8 * max([self._counters, *self._words()]) + 8]

@@ -50,8 +50,10 @@ class Hub:
                 return
             self.links = tuple([other for other in self.links if other is not link])
             link.gone = True
-            self._waiting += link.aborts()
-            link.destroy()
+            try:
+                self._waiting += link.aborts()
+            finally:
+                link.destroy()
 
     def tend(self, now: bool = False) -> None:
         """Look after the processes, when it is time to."""
@@ -108,6 +110,8 @@ class Hub:
             rest = deadline - time.monotonic()
             if rest <= 0:
                 return False
+            if any([link.gone for link in self.links]):
+                self.tend(now=True)
             # Never longer than children may go unattended.
             with self._asleep:
                 if self._sleep(min(int(rest * 1000) + 1, 250)):
@@ -120,7 +124,7 @@ class Hub:
     def _sleep(self, timeout_ms: int) -> bool:
         if self.closed:
             return False
-        links = self.links
+        links = [link for link in self.links if not link.gone]
         for k, link in enumerate(links):
             if not link.arm():
                 for armed in links[:k]:

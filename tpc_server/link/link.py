@@ -19,7 +19,7 @@ from ..boundary.port import IngressRequest, SchedulerPort
 from ..mesh import STOPPED
 from ..ring import Record
 from .attached import AttachedMesh
-from .messages import Channel, LinkClosed
+from .messages import Channel, LinkClosed, text_of
 
 _SHARED: Final = IngressRequest(b"", [])  # a record that is not for the scheduler
 _FINISH_MARK: Final = b"\xa4type"  # the key of every finish reason, in msgpack
@@ -71,7 +71,10 @@ class Link(SchedulerPort):
         def remember(record: Record) -> IngressRequest:
             kind = record[0]
             if kind == request:
-                live[record[1]] = None
+                rid = record[1]
+                if not rid.isascii():
+                    rid.decode()  # raises: it could not be aborted by name
+                live[rid] = None
             elif kind == wire.ABORT:
                 live.pop(record[1], None)
             elif kind == wire.SHARED_ABORT:
@@ -83,17 +86,53 @@ class Link(SchedulerPort):
 
     def frame(self, header: Any, columns: Sequence[Any]) -> bool:
         """One frame by the short way (`SchedulerPort.step`); False: nothing was done."""
-        if self.gone or not self.step(header, columns):
-            return False
+        try:
+            if self.gone or not self.step(header, columns):
+                return False
+        except OSError as error:
+            self._broken(error)
+            return True
         if _MARK_BYTE in header and _FINISH_MARK in header:
             self._note_ends(header)
         return True
+
+    def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:
+        """As any port's; what its process did to its doorbells is the end of the link."""
+        try:
+            return super().push(kind, key, parts)
+        except OSError as error:
+            return self._broken(error)
+
+    def offer(self, kind: int, key: bytes, parts: Sequence[Any]) -> Callable[[bool], bool] | None:
+        """As any port's, in the same way."""
+        try:
+            finish = super().offer(kind, key, parts)
+        except OSError as error:
+            self._broken(error)
+            return None
+        if finish is None:
+            return None
+
+        def guarded(wait: bool) -> bool:
+            try:
+                return finish(wait)
+            except OSError as error:
+                return self._broken(error)
+
+        return guarded
+
+    def _broken(self, error: Exception) -> bool:
+        self.failure = f"its rings cannot be used: {error!r}"
+        self.gone = True
+        return False
 
     def recv(self, max_requests: int) -> list[IngressRequest]:
         """As any port's, without what concerns other links: that is in `shared` then.
 
         What makes no sense is the end of the link, not of the scheduler.
         """
+        if self.gone:
+            return []
         try:
             found = super().recv(max_requests)
         except Exception as error:
@@ -180,8 +219,7 @@ class Link(SchedulerPort):
                         self.ready = True
                     if message.get("reload"):
                         self.reload_asked = True
-                    if "failed" in message:
-                        self.failure = str(message["failed"])
+                    self.failure = text_of(message, "failed") or self.failure
             except LinkClosed:
                 self.gone = True
             for fd in self.channel.take_fds():  # none should come any more
