@@ -49,8 +49,8 @@ class StageSet:
         setup.layout = make_layout(setup.metrics)
         if setup.layout is not None:
             assert link.metrics is not None
-            block = link.metrics.block(index)
             words = link.metrics.words()
+            block = link.metrics.take(index, words)
             recorder = Recorder(setup.layout, words, block, setup.is_prefill)
             setup.http_meter = http_meter = HttpMeter(setup.layout, words, block)
 

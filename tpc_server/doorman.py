@@ -37,7 +37,8 @@ class _Visitor:
 class Doorman:
     """Takes connections of these listening sockets until `leave()`."""
 
-    def __init__(self, listeners: Sequence[socket.socket]) -> None:
+    def __init__(self, listeners: Sequence[socket.socket], why: str = LOADING) -> None:
+        self._why = why
         self._visitors: dict[int, _Visitor] = {}
         self._bell, self._button = socket.socketpair()
         # Here and not on the thread: who starts us hears of it when descriptors have run out.
@@ -102,7 +103,7 @@ class Doorman:
             visitor.head += data
             if b"\r\n\r\n" not in visitor.head and len(visitor.head) < _HEAD_BYTES:
                 return True
-            body = native.error_body(LOADING, 503)
+            body = native.error_body(self._why, 503)
             head_only = visitor.head.startswith(b"HEAD ")
             visitor.sock.send(
                 http.answer(

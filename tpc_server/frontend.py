@@ -56,12 +56,15 @@ def make_mesh(
     stage_cap: int, shared: Sequence[int] = (),
 ) -> Mesh:  # fmt: skip
     """The rings of a plan, with room for the metrics that the arguments ask for: in a region of
-    its own, or in one that is shared (descriptor, size in bytes, slots, own slot)."""
+    its own, or in one that is shared (descriptor, size in bytes, slots, own slot, cores a slot has
+    room for). Raises ValueError where the plan has more."""
     layout = make_layout(args.metrics)
     area = None
     if layout is not None and shared:
-        fd, size, slots, slot = shared
-        area = MetricsArea(Region.attach(fd, size), layout.words, len(plan.cores), slots, slot)
+        fd, size, slots, slot, cores = shared
+        if len(plan.cores) > cores:
+            raise ValueError(f"{len(plan.cores)} cores: with metrics there is room for {cores}")
+        area = MetricsArea(Region.attach(fd, size), layout.words, cores, slots, slot)
     elif layout is not None:
         area = MetricsArea.create(layout.words, len(plan.cores))
     return Mesh(plan, to_scheduler_cap, from_scheduler_cap, stage_cap, area)

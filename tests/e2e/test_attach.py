@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny_tokenizer
+from tests.e2e.test_metrics import UNARY, at, config, scrape
 from tests.e2e.test_sidecar import until
 from tests.fake_scheduler import FakeScheduler
 from tests.http_client import Client, call
@@ -27,9 +28,9 @@ ROOT = Path(__file__).parents[2]
 class Outside:
     """The API server, as a program."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *more: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tpc_server", "--attach", str(path), "--port", "0"],
+            [sys.executable, "-m", "tpc_server", "--attach", str(path), "--port", "0", *more],
             cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -137,6 +138,67 @@ def test_attached_frontends_share_the_registry(scheduler, tmp_path):
             if one.process.poll() is None:
                 one.process.kill()
                 one.process.wait()
+
+
+def test_a_drain_waits_for_attached_frontends(scheduler, tmp_path):
+    """They finish what they have, turn others away, and wait for the next scheduler."""
+    one = scheduler(manual=True)
+    outside = Outside(tmp_path / "attach.sock")
+    until(lambda: outside.status("/model_info") == 200)
+    drained = threading.Thread(target=one.server.drain, args=(60.0,))
+    with Client(outside.address) as client:
+        body = {"text": "abc", "stream": True, "sampling_params": {"max_new_tokens": 3}}
+        client.request("POST", "/generate", body)
+        one.wait_for(lambda s: s.live)
+        one.step()
+        assert client.head()[0] == 200
+        client.chunk()
+        drained.start()
+        until(lambda: outside.status("/model_info") == 503)
+        assert drained.is_alive()
+        late = Outside(tmp_path / "attach.sock")  # nobody comes in any more
+        one.manual = False
+        one.step()
+        text = b"".join(iter(client.chunk, b""))
+    assert text.rstrip().endswith(b"data: [DONE]") and b'"length":3' in text
+    drained.join(30)
+    assert not drained.is_alive() and not one.server.guests.links
+    assert one.server.push_health_ack() is True  # the scheduler's calls still answer
+    one.stop()
+    one.server.shutdown()
+    scheduler()
+    for program in (outside, late):
+        until(lambda program=program: program.status() == 200)
+        assert program.ask().status == 200
+        assert program.end() == 0
+
+
+def test_attached_frontends_count_together(scheduler, tmp_path):
+    """Whichever is asked shows all, and what one counted outlives it."""
+    one = scheduler(metrics=config())
+    first, second = (Outside(tmp_path / "attach.sock", "--io-cores", n) for n in ("1", "2"))
+    try:
+        for program in (first, second):
+            until(lambda program=program: program.status() == 200)
+            for _ in range(3):
+                assert program.ask().status == 200
+        for program in (first, second):
+            assert at(scrape(program), "num_requests_total", UNARY) == 6
+        first.process.kill()
+        first.process.wait()
+        until(lambda: len(one.server.guests.links) == 1)
+        assert second.ask().status == 200
+        assert at(scrape(second), "num_requests_total", UNARY) == 7
+        third = Outside(tmp_path / "attach.sock")
+        until(lambda: third.status() == 200)
+        assert third.ask().status == 200
+        assert at(scrape(third), "num_requests_total", UNARY) == 8
+        assert third.end() == 0
+    finally:
+        for program in (first, second):
+            if program.process.poll() is None:
+                program.process.kill()
+                program.process.wait()
 
 
 def test_an_attached_frontend_that_is_killed_frees_its_requests(scheduler, tmp_path):

@@ -237,6 +237,37 @@ def test_reload_lets_streams_finish(sidecar):
     assert run.ask().status == 200
 
 
+def _streams_through_a_reload(run, seconds):
+    """Whether a stream that goes on for so long after a reload ends as it should."""
+    with Client(run.address) as client:
+        stream(run, client, "long", tokens=4000)
+        old = run.pid()
+        assert run.server.reload()
+        until(lambda: run.pid() != old and not run.server.seats[0].reloading)
+        until(lambda: all(link.retired for link in run.server.seats[0]._retired))
+        enough = time.monotonic() + seconds
+        while time.monotonic() < enough:
+            run.scheduler.step()
+            if not client.chunk():
+                return False
+        run.scheduler.manual = False
+        run.scheduler.step()
+        body = b"".join(iter(client.chunk, b""))
+    return b'"length":4000' in body and body.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_stream_may_outlive_the_process_that_was_replaced(sidecar):
+    """By any time: neither the limit of a drain holds nor another."""
+    run = sidecar(manual=True, options={"drain_s": 0.2})
+    assert _streams_through_a_reload(run, 1.0)
+    until(lambda: len(run.server.processes()) == 1)
+
+
+def test_what_a_process_that_was_replaced_may_take_can_be_bounded(sidecar):
+    run = sidecar(manual=True, options={"retire_s": 0.2})
+    assert not _streams_through_a_reload(run, 20.0)
+
+
 def test_a_process_that_takes_over_is_healthy_at_once(sidecar):
     """What was warmed up is the scheduler, which stays; nobody sees a 503 of one that is not."""
     run = sidecar(skip_server_warmup=False)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from tpc_server.link.children import Seat, StartError
+from tpc_server.link.children import SLOTS, Seat, StartError
 from tpc_server.link.hub import Hub
 
 pytestmark = pytest.mark.timeout(20)
@@ -95,3 +95,28 @@ def test_nobody_waits_for_a_process_to_die(status: int, text: str) -> None:
     assert not seat._dying
     (line,) = [line for line in said if "is gone" in line]
     assert text in line
+
+
+def test_every_process_of_a_seat_has_a_place_in_the_metrics() -> None:
+    """Also those that finish their requests: what has none is not started."""
+    said: list[str] = []
+    seat = _seat(said)
+    for count in range(1, SLOTS):
+        assert not seat.busy
+        slot = seat._free_slot()
+        others = [link.slot for link in seat._retired]
+        assert slot not in others and 0 <= slot < SLOTS
+        if seat.link is not None:
+            seat._retired.append(seat.link)
+        seat.link = cast(Any, SimpleNamespace(
+            slot=seat._free_slot(), gone=False, ready=False, accepting=False, reload_asked=True
+        ))  # fmt: skip
+        assert len(seat._retired) == count - 1
+    seat._retired.append(seat.link)
+    assert seat._free_slot() == SLOTS - 1  # a crash: there is room for one who takes over
+    seat.link = seat._retired.pop()
+    seat._retired.append(cast(Any, SimpleNamespace(slot=SLOTS - 1, gone=False)))
+    assert not seat.reload()
+    seat.tend()  # a process asks for it by a signal
+    (line,) = said
+    assert f"{SLOTS - 1} processes that were replaced still have requests" in line

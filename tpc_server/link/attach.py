@@ -18,11 +18,12 @@ from ..affinity.sglang_rules import plan_for_server
 from ..doorman import Doorman
 from ..listen import Bound, ListenError, bind
 from . import plain
-from .frontend import FAILED, GONE, serve
+from .frontend import FAILED, GONE, metrics_of, serve
 from .messages import Channel, LinkClosed
 
 _RETRY_S: Final = 0.2
 _CONFIG_S: Final = 10.0
+_NOBODY: Final = "there is no scheduler to serve yet"
 
 
 class _Over(Exception):
@@ -50,17 +51,20 @@ def main(argv: list[str]) -> int:
         return 1
     print(f"tpc-server: listening on http://{given.host}:{bound.port}, waiting for a scheduler at"
           f" {given.attach}", flush=True)  # fmt: skip
+    door = _Door(bound)
     try:
         while True:
-            channel, message = _scheduler(given.attach, bound)
+            channel, message = _scheduler(given.attach, door)
             config: dict[str, Any] = message["config"]
-            registry_fd = channel.take_fds().pop() if message.get("registry") else -1
+            fds = channel.take_fds()
+            registry_fd = fds.pop() if message.get("registry") else -1
+            metrics = metrics_of(message, fds)
             config["plan"] = plain.plan_to_plain(plan)
             config["args"] |= {"host": given.host, "port": bound.port}
             config["mask"] = None
             print("tpc-server: attached", flush=True)
             copies = [[sock.dup() for sock in group] for group in bound.groups]
-            why = serve(channel, config, copies, [], registry_fd, interactive=True)
+            why = serve(channel, config, copies, metrics, registry_fd, door.close)
             for group in copies:
                 for sock in group:
                     sock.close()
@@ -70,16 +74,35 @@ def main(argv: list[str]) -> int:
     except _Over:
         return 0
     finally:
+        door.open()
         bound.close()
 
 
-def _scheduler(path: str, bound: Bound) -> tuple[Channel, dict[str, Any]]:
+class _Door:
+    """While it is closed, who asks gets a 503."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._sockets = [sock for group in bound.groups for sock in group]
+        self._man: Doorman | None = None
+
+    def close(self) -> None:
+        if self._man is None:
+            self._man = Doorman(self._sockets, _NOBODY)
+
+    def open(self) -> None:
+        if self._man is not None:
+            self._man.leave()
+            self._man = None
+
+
+def _scheduler(path: str, door: _Door) -> tuple[Channel, dict[str, Any]]:
     """Wait for a scheduler and what it says; who asks meanwhile gets a 503."""
 
     def over(number: int, frame: Any) -> None:
         raise _Over
 
-    doorman = Doorman([sock for group in bound.groups for sock in group])
+    door.close()
+    refusal = ""
     before = {number: signal.signal(number, over) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         while True:
@@ -93,12 +116,15 @@ def _scheduler(path: str, bound: Bound) -> tuple[Channel, dict[str, Any]]:
             channel = Channel(sock)
             try:
                 message = channel.wait(_CONFIG_S)
+                if message.get("refused", refusal) != refusal:
+                    refusal = str(message["refused"])
+                    print(f"tpc-server: not attached: {refusal}", file=sys.stderr, flush=True)
                 message["config"] = dict(message["config"])
                 return channel, message
             except (TimeoutError, LinkClosed, KeyError):
                 channel.close()
                 time.sleep(_RETRY_S)
     finally:
-        doorman.leave()
+        door.open()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -27,7 +27,7 @@ _FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 _KILL_S: Final = 2.0
 _GONE: Final = "a frontend process is gone ({}); its requests are aborted"
-SLOTS: Final = 4  # of metrics: a seat's process, and those that finish what they have
+SLOTS: Final = 8  # a seat's processes at most, and their places in the metrics
 
 
 class StartError(Exception):
@@ -101,7 +101,8 @@ class Seat:
         fds = [sock.fileno() for group in self.listeners for sock in group]
         slot = self._free_slot()
         if self._metrics is not None:
-            words["metrics"] = [self._metrics.region.size, self._metrics.slots, slot]
+            area = self._metrics
+            words["metrics"] = [area.region.size, area.slots, slot, area.cores]
             fds.append(self._metrics.region.fd)
         if self._registry_fd >= 0:
             words["registry"] = True
@@ -119,9 +120,8 @@ class Seat:
     def _free_slot(self) -> int:
         """Of the metrics: one that no process counts in; what is counted there goes on."""
         taken = {link.slot for link in (*self._retired, self.link) if link is not None}
-        free = [k for k in range(self._first_slot, self._first_slot + SLOTS) if k not in taken]
-        # Reloads faster than processes end: the newest two then lose a few counts to each other.
-        return free[0] if free else self._first_slot
+        # There is one: `reload` starts no process beyond.
+        return min(set(range(self._first_slot, self._first_slot + SLOTS)) - taken)
 
     def wait_started(self, timeout_s: float = _START_S) -> None:
         """The first start: until it takes connections. Raises StartError with its own words."""
@@ -217,10 +217,11 @@ class Seat:
             for old in self._retired:
                 if not old.retired:
                     old.retired = True
-                    old.channel.send({"retire": self._config["drain_s"]})
+                    old.channel.send({"retire": self._config["options"]["retire_s"]})
         if link is not None and link.reload_asked:
             link.reload_asked = False
-            self.reload()
+            if not self.reload():
+                self._log(f"no reload: {self.busy}")
         idle = link is None and self._starting is None and not self.stopping
         if idle and time.monotonic() >= self._retry_at:
             self.restarts += 1
@@ -229,9 +230,23 @@ class Seat:
             except StartError as error:
                 self._unstarted(error)
 
+    @property
+    def busy(self) -> str:
+        """Why no other process may start now; "" when one may."""
+        if self.stopping:
+            return "the server is ending"
+        if self._starting is not None or self.reloading:
+            return "a process is starting already"
+        if len(self._retired) + 2 > SLOTS:
+            return (
+                f"{len(self._retired)} processes that were replaced still have requests"
+                " (TPC_RETIRE_TIMEOUT bounds how long)"
+            )
+        return ""
+
     def reload(self) -> bool:
-        """Start another process; it takes over once it accepts. False while one is starting."""
-        if self._starting is not None or self.reloading or self.stopping:
+        """Start another process; it takes over once it accepts. False where `busy` says why."""
+        if self.busy:
             return False
         try:
             self.start()

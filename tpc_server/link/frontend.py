@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import math
 import os
 import select
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from ..affinity import pin
@@ -47,9 +49,7 @@ def main(argv: list[str]) -> int:
         return 1
     fds = channel.take_fds()
     registry_fd = fds.pop() if message.get("registry") else -1
-    metrics = message.get("metrics") or []  # size in bytes, slots, own slot
-    if metrics:
-        metrics.insert(0, fds.pop())
+    metrics = metrics_of(message, fds)
     listeners = sockets_of(message["listeners"], fds)
     why = serve(channel, message["config"], listeners, metrics, registry_fd)
     return 1 if why == FAILED else 0
@@ -84,15 +84,22 @@ def sockets_of(groups: list[int], fds: list[int]) -> list[list[socket.socket]]:
     return out
 
 
+def metrics_of(message: dict[str, Any], fds: list[int]) -> list[int]:
+    """What `make_mesh` takes of the metrics of all frontends; its descriptor is the last one."""
+    metrics: list[int] = message.get("metrics") or []
+    return [fds.pop(), *metrics] if metrics else []
+
+
 def serve(
     channel: Channel, config: dict[str, Any], listeners: list[list[socket.socket]],
-    metrics: list[int], registry_fd: int = -1, interactive: bool = False,
+    metrics: list[int], registry_fd: int = -1, closing: Callable[[], None] | None = None,
 ) -> str:  # fmt: skip
     """Serve one scheduler until it is gone or says so; FAILED, GONE or OVER (told to end).
 
     `metrics`: the region of all frontends' metrics, as `make_mesh` takes it; `registry_fd`: of a
-    prefill server. `interactive`: an
-    interrupt ends it too, otherwise that is the scheduler's affair.
+    prefill server. `closing` is given by a program that somebody else started: an interrupt ends
+    it, which otherwise is the scheduler's affair; the scheduler's end does not. It is called when
+    the scheduler wants no more requests.
     """
     # A child that was restarted must not keep the mask of the thread that restarted it.
     mask = config.get("mask")
@@ -113,7 +120,7 @@ def serve(
         link = make_mesh(args, plan, to_scheduler, from_scheduler, between, metrics)
     except Exception as error:
         channel.send({"refused": str(error)})
-        if interactive:
+        if closing is not None:
             print(f"tpc-server: error: {error}", file=sys.stderr)
         return FAILED
     about, fds = describe(link)
@@ -134,11 +141,11 @@ def serve(
         channel.send({"failed": str(error)})
         return FAILED
     channel.send({"accepting": True})
-    life = _Life(channel, frontend)
-    if interactive:
+    life = _Life(channel, frontend, closing)
+    if closing is not None:
         signal.signal(signal.SIGINT, life.on_term)
     why = life.run()
-    if interactive:  # who asks while the next scheduler is waited for is answered at once
+    if closing is not None:  # who asks while the next scheduler is waited for is answered at once
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return why
@@ -147,11 +154,15 @@ def serve(
 class _Life:
     """From the first connection to the last."""
 
-    def __init__(self, channel: Channel, frontend: Any) -> None:
+    def __init__(
+        self, channel: Channel, frontend: Any, closing: Callable[[], None] | None
+    ) -> None:  # fmt: skip
         self._channel = channel
         self._frontend = frontend
+        self._closing = closing
         self._told_ready = False
-        self._leave_at = 0.0  # draining: give up then
+        self._leaving = False
+        self._leave_at = 0.0  # give up then
         self._since = 0.0
         self._message = ""
         self._hangups = 0
@@ -173,7 +184,7 @@ class _Life:
             if frontend.ready and not self._told_ready:
                 self._told_ready = True
                 self._channel.send({"ready": True})
-            for fd, _ in poll.poll(100 if self._leave_at else None):
+            for fd, _ in poll.poll(100 if self._leaving else None):
                 if fd == wake_r:
                     with contextlib.suppress(BlockingIOError):
                         os.read(wake_r, 64)
@@ -182,8 +193,8 @@ class _Life:
                         return self._end(SCHEDULER_GONE, GONE)
                 else:
                     frontend.wait_event(0)
-            if self._asked and not self._leave_at:
-                self._drain(5.0, soft=False)
+            if self._asked and not self._leaving:
+                self._drain(frontend.options.drain_s, soft=False)
             if self._hangups:
                 self._hangups = 0
                 self._channel.send({"reload": True})
@@ -192,17 +203,21 @@ class _Life:
                 return self._end("the frontend could not go on", FAILED)
             if self._message:
                 return self._end(self._message, OVER)
-            if self._leave_at and self._drained():
-                return self._end("the server is shutting down", OVER)
+            if self._leaving and self._drained():
+                own = self._closing is None or self._asked
+                return self._end("the server is shutting down", OVER if own else GONE)
 
     def _listen(self) -> bool:
         """What the scheduler's end says; False when it is gone."""
         try:
             while (message := self._channel.poll()) is not None:
                 if "retire" in message:
-                    self._drain(float(message["retire"]), soft=True)
+                    self._drain(float(message["retire"]) or math.inf, soft=True)
                 if "drain" in message:
                     self._drain(float(message["drain"]), soft=False)
+                    if self._closing is not None:
+                        with contextlib.suppress(OSError):  # no descriptors: who asks waits
+                            self._closing()
                 if message.get("stop"):
                     self._message = "the server is shutting down"
         except LinkClosed:
@@ -211,6 +226,7 @@ class _Life:
 
     def _drain(self, seconds: float, soft: bool) -> None:
         self._since = time.monotonic()
+        self._leaving = True
         self._leave_at = self._since + seconds
         if soft:
             self._frontend.start_retiring()

@@ -13,11 +13,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from ..metrics.area import MetricsArea
 from .hub import Hub
 from .link import Link, attached
 from .messages import Channel, LinkClosed
 
 _ANSWER_S: Final = 120.0
+# Where metrics are counted: places for guests, and cores that each may have.
+GUESTS: Final = 16
+GUEST_CORES: Final = 32
 
 
 class Guests:
@@ -25,16 +29,21 @@ class Guests:
 
     def __init__(
         self, hub: Hub, path: str, config: dict[str, Any], stall_s: float,
-        log: Callable[[str], None], registry_fd: int = -1,
+        log: Callable[[str], None], registry_fd: int = -1, metrics: MetricsArea | None = None,
+        first_slot: int = 0,
     ) -> None:  # fmt: skip
+        """`metrics`: what all frontends count in, from `first_slot` on GUESTS are for these."""
         self._hub = hub
         self._path = path
         self._config = config
         self._stall_s = stall_s
         self._log = log
         self._registry_fd = registry_fd
-        self._coming: list[tuple[Channel, float]] = []
+        self._metrics = metrics
+        self._slots = range(first_slot, first_slot + GUESTS)
+        self._coming: list[tuple[Channel, float, int]] = []
         self.links: list[Link] = []
+        self._finishing = False
         try:
             if stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
@@ -58,18 +67,39 @@ class Guests:
             except OSError:
                 return
             channel = Channel(peer)
-            fds = [self._registry_fd] if self._registry_fd >= 0 else []
-            words = {"config": self._config, "listeners": [], "registry": bool(fds)}
-            if channel.send(words, fds):
-                self._coming.append((channel, time.monotonic()))
-            else:
+            if self._finishing or not self._welcome(channel):
                 channel.close()
+
+    def _welcome(self, channel: Channel) -> bool:
+        """Tell a guest what it needs to know; whether it may come."""
+        words: dict[str, Any] = {"config": self._config, "listeners": []}
+        fds = []
+        slot = -1
+        if self._metrics is not None:
+            taken = {link.slot for link in self.links} | {slot for _, _, slot in self._coming}
+            slot = min(set(self._slots) - taken, default=-1)
+            if slot < 0:
+                words = {
+                    "refused": f"{GUESTS} frontends are attached, metrics have room for no more"
+                }
+                channel.send(words)
+                return False
+            area = self._metrics
+            words["metrics"] = [area.region.size, area.slots, slot, area.cores]
+            fds.append(area.region.fd)
+        if self._registry_fd >= 0:
+            words["registry"] = True
+            fds.append(self._registry_fd)
+        if not channel.send(words, fds):
+            return False
+        self._coming.append((channel, time.monotonic(), slot))
+        return True
 
     def tend(self) -> None:
         """Go on with whoever is coming or going; returns at once."""
         self.serve()
         for entry in self._coming[:]:
-            channel, since = entry
+            channel, since, slot = entry
             try:
                 message = channel.poll()
             except LinkClosed:
@@ -85,19 +115,30 @@ class Guests:
                 self._log(f"a frontend could not be attached: {error}")
                 channel.close()
                 continue
+            link.slot = slot
             self.links.append(link)
             self._hub.add(link)
+            if self._finishing:
+                link.channel.send({"drain": 0.0})
         for link in [one for one in self.links if one.gone]:
             self.links.remove(link)
             self._hub.bury(link)
-            self._log("an attached frontend has left; its requests are aborted")
+            if not self._finishing:
+                self._log("an attached frontend has left; its requests are aborted")
+
+    def finish(self, seconds: float) -> None:
+        """Let nobody in any more, and tell all to finish what they have; `tend` buries them when
+        they have hung up."""
+        self._finishing = True
+        for link in self.links:
+            link.channel.send({"drain": seconds})
 
     def close(self) -> None:
         """Hang up: they end their streams and wait for the next scheduler."""
         for link in self.links:
             self._hub.bury(link)
         self.links.clear()
-        for channel, _ in self._coming:
+        for channel, _, _ in self._coming:
             channel.close()
         self._sock.close()
         try:

@@ -26,10 +26,9 @@ from ..server_checks import check_arguments
 from . import plain
 from .children import SLOTS, Seat, StartError, child_command
 from .control import ControlError, ControlSocket
-from .guests import Guests
+from .guests import GUEST_CORES, GUESTS, Guests
 from .hub import Hub
 
-_DRAIN_S: Final = 30.0
 _LEAVE_S: Final = 3.0
 
 
@@ -89,12 +88,17 @@ class SidecarServer:
             "caps": [to_scheduler_cap, from_scheduler_cap, stage_channel_cap],
             "mask": mask,
             "mode": self.mode,
-            "drain_s": _DRAIN_S,
         }
         self._registry_fd = -1
         if server_args.disaggregation_mode == DisaggregationMode.Prefill:
             self._registry_fd = registry.create()
-        self._metrics = _area(server_args, len(plan.cores), frontends * SLOTS)
+        self._metrics = None
+        if server_args.metrics is not None:
+            joined = options.attach is not None
+            self._metrics = _area(
+                server_args, max(len(plan.cores), GUEST_CORES * joined),
+                frontends * SLOTS + GUESTS * joined,
+            )  # fmt: skip
         for k in range(frontends):
             # All have the same sockets: connections of one that is gone go to the others at once.
             seat = Seat(
@@ -120,7 +124,7 @@ class SidecarServer:
         try:
             guests = Guests(
                 self.hub, path, config | {"mode": "attached"}, options.stall_s * 2, _log,
-                self._registry_fd,
+                self._registry_fd, self._metrics, len(self.seats) * SLOTS,
             )  # fmt: skip
         except OSError as error:
             raise StartError(f"cannot listen for frontends at {path}: {error}") from None
@@ -141,7 +145,9 @@ class SidecarServer:
 
     def _command(self, word: str) -> dict[str, Any]:
         if word == "reload":
-            return {"ok": self.reload(), "pids": self.processes()}
+            why = next((seat.busy for seat in self.seats if seat.busy), "")
+            answer = {"ok": self.reload(), "pids": self.processes()}
+            return answer | {"error": why} if why else answer
         if word == "status":
             return {"ok": True, "ready": self.ready, "pids": self.processes()}
         return {"ok": False, "error": f"unknown command {word[:64]!r}"}
@@ -202,7 +208,8 @@ class SidecarServer:
         return [pid for seat in self.seats for pid in seat.processes()]
 
     def reload(self) -> bool:
-        """Replace every process by a new one; no request is lost. False while one is starting."""
+        """Replace every process by a new one; no request is lost. False where one may not be
+        replaced now: it has just started, or too many still finish their requests."""
         with self.hub.lock:  # any thread may ask
             return all([seat.reload() for seat in self.seats])
 
@@ -219,7 +226,8 @@ class SidecarServer:
         return sum(c["inflight"] for c in self.counters())
 
     def drain(self, seconds: float) -> None:
-        """Stop accepting, let requests finish within the limit; returns when the processes ended.
+        """Stop accepting, let requests finish within the limit; returns when the processes ended
+        and guests have let go.
 
         From any thread but the scheduler's, which goes on and tends the processes meanwhile;
         nothing is let go of before `shutdown`.
@@ -229,9 +237,13 @@ class SidecarServer:
                 return
             for seat in self.seats:
                 seat.finish(seconds)
+            if self.guests is not None:
+                self.guests.finish(seconds)
             self._bound.close()  # else connections would wait in queues that nobody serves
         deadline = time.monotonic() + seconds + _LEAVE_S
-        while self.processes() and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if not self.processes() and (self.guests is None or not self.guests.links):
+                return
             time.sleep(0.02)
 
     def shutdown(self) -> None:
@@ -268,10 +280,8 @@ class SidecarServer:
         self.shutdown()
 
 
-def _area(args: ServerArgs, cores: int, slots: int) -> MetricsArea | None:
+def _area(args: ServerArgs, cores: int, slots: int) -> MetricsArea:
     """What the processes count in, all together, so that whichever is asked shows them all."""
-    if args.metrics is None:
-        return None
     from ..metrics.http import make_layout
 
     layout = make_layout(args.metrics)

@@ -45,7 +45,7 @@ class Exposition:
         """`blocks` are the words at which the cores' blocks start; `own` yields more families."""
         self._layout = layout
         self._words = words
-        self._blocks = blocks
+        self.blocks = blocks
         self._own = own
         self._unreadable = 0  # pages without the families of other processes
 
@@ -94,7 +94,7 @@ class Exposition:
         aborted = CounterMetricFamily(
             _PREFIX + "num_aborted_requests", "Requests aborted by their clients.", labels=names
         )
-        count = sum(int(self._words[block + layout.aborted]) for block in self._blocks)
+        count = sum(int(self._words[block + layout.aborted]) for block in self.blocks)
         aborted.add_metric(list(layout.labels.values()), count)
         yield aborted
         # The scheduler boundary has no column for it: named, never counted.
@@ -202,7 +202,7 @@ class Exposition:
         )
         histogram = layout.loads
         total = [0] * (histogram.at + histogram.words)
-        for block in self._blocks:
+        for block in self.blocks:
             for k in range(histogram.at, len(total)):
                 total[k] += self._words[block + k]
         _add(family, list(layout.labels.values()), histogram, total, 0)
@@ -227,7 +227,7 @@ class Exposition:
         for route, (endpoint, method) in enumerate(layout.routes):
             at = layout.route_at(route)
             count, now, *answers = (
-                sum(int(words[block + at + k]) for block in self._blocks)
+                sum(int(words[block + at + k]) for block in self.blocks)
                 for k in range(2 + len(STATUSES))
             )
             if not count:
@@ -244,7 +244,7 @@ class Exposition:
         """Series of all cores by name; the first ones first."""
         layout, words = self._layout, self._words
         merged: dict[str, _Series] = {}
-        for block in self._blocks:
+        for block in self.blocks:
             for k in range(min(int(words[block]), layout.max_series)):
                 at = block + layout.series_at + k * layout.series_words
                 label = read_label(words, at) if layout.dynamic else ""
