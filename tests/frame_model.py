@@ -142,7 +142,7 @@ def rows_of(batch: Batch) -> list[dict[str, Any]]:
             "out_ids": [],
             "in_ids": [],
             "hidden": [],
-            "weights": batch.row_weight_versions(i),
+            "weights": batch.weight_versions[i] if batch.weight_versions else None,
             "latency": batch.row_decode_latency(i),
             "ended": batch.ended[i] if batch.ended is not None else None,
         }

@@ -13,15 +13,29 @@ from pathlib import Path
 import pytest
 
 from tpc_server.bootstrap.clients import CLIENTS, client_environment, client_interpreter
+from tpc_server.bootstrap.interpreter import ordinary
+from tpc_server.bootstrap.probe import Interpreter
+
+NONE_FOUND = "no GIL Python of 3.11 or later found; name one in TPC_GIL_PYTHON"
 
 
-def gil_env(name: str) -> Path:
-    """The Python of the environment `name`, made if missing; skips where no GIL Python is."""
+def gil_env(name: str, command: str = "") -> Path:
+    """The Python of the environment `name`, made if missing; skips where no GIL Python is.
+
+    `command`: that one only, as `python3.11`.
+    """
     assert name in CLIENTS, f"{name} is none of {', '.join(CLIENTS)}"
-    interpreter = client_interpreter()
+    interpreter = version_of(command) if command else client_interpreter()
     if interpreter is None:
-        pytest.skip("no GIL Python of 3.11 or later found; name one in TPC_GIL_PYTHON")
+        pytest.skip(f"no {command} found" if command else NONE_FOUND)
     return client_environment(name, interpreter)
+
+
+def version_of(command: str) -> Interpreter | None:
+    """The ordinary `pythonX.Y` of this machine, wherever the bootstrap finds one."""
+    found = ordinary((command,))
+    wanted = tuple(int(n) for n in command.removeprefix("python").split("."))
+    return found if found is not None and found.version[:2] == wanted else None
 
 
 def clean_env() -> dict[str, str]:

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from typing import Any
 
-REPLACEMENT = "\ufffd"
-
 
 def check(events: list[Any], cumulative: bool | None = None) -> None:
     """AssertionError when a rule is broken."""

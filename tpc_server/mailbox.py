@@ -203,14 +203,13 @@ class SpaceWaiter(Sleeper):
 class Sender:
     """The producing end of a mailbox: a ring, and the bell of whoever drains it."""
 
-    __slots__ = ("_bell", "_dirty", "_producer", "_urgent", "abandoned")
+    __slots__ = ("_bell", "_dirty", "_producer", "_urgent")
 
     def __init__(self, producer: Producer, bell: Bell) -> None:
         self._producer = producer
         self._bell = bell
         self._dirty = False  # published since the last ring of the bell
         self._urgent: dict[bytes, tuple[int, bytes]] = {}
-        self.abandoned = False  # set by the owner: the consumer is dead, skip its ring
 
     def post(self, kind: int, key: bytes, parts: Sequence[Part]) -> bool:
         """Pushes without waking; False when there is no room. `flush` wakes."""
@@ -302,7 +301,7 @@ class Sender:
     @property
     def dead(self) -> bool:
         """Nobody will drain this ring any more."""
-        return self.abandoned or self._producer.consumer_closed()
+        return self._producer.consumer_closed()
 
     def close(self) -> bool:
         """Tells the consumer that nothing follows; False when that waits for `flush`."""

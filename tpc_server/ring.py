@@ -140,7 +140,7 @@ class Producer:
         return self.pump()
 
     def consumer_closed(self) -> bool:
-        """Whether the consumer closed its half (or somebody did it for a dead one)."""
+        """Whether the consumer closed its half."""
         if not self._peer_closed:
             self._refresh(0)
         return self._peer_closed

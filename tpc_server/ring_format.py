@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tpc_server.shm import LINE_BYTES, Memory
+from tpc_server.shm import LINE_BYTES
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -54,22 +54,6 @@ def ring_bytes(capacity: int) -> int:
 def nbytes(part: Part) -> int:
     """Bytes in a contiguous buffer of any item format; `len()` would count items."""
     return len(part) if type(part) is bytes else memoryview(part).nbytes
-
-
-def mark_producer_closed(memory: Memory, offset: int) -> None:
-    """Closes the producer's half for one whose process or thread is dead.
-
-    The head is left where its last complete publish put it, so nothing torn is seen.
-    """
-    words = memory.mapping().words
-    words[offset >> 3] = words[offset >> 3] | 1
-
-
-def mark_consumer_closed(memory: Memory, offset: int) -> None:
-    """Closes the consumer's half for one whose process or thread is dead."""
-    words = memory.mapping().words
-    at = (offset + LINE_BYTES) >> 3
-    words[at] = words[at] | 1
 
 
 def byte_view(part: Part) -> memoryview:

@@ -28,15 +28,12 @@ def main(root: str, model: str) -> None:
     threads = [thread.name for thread in threading.enumerate()]
     scheduler = FakeScheduler(server)
     say({"port": server.http_port, "pids": server.processes(), "threads": threads,
-         "mode": type(server).__name__, "modules": sorted(sys.modules)})  # fmt: skip
+         "mode": type(server).__name__, "modules": sorted(sys.modules),
+         "python": "{}.{}".format(*sys.version_info)})  # fmt: skip
     for line in sys.stdin:
         command = json.loads(line)
         if command == "large":
             say(large_push(server))
-        elif command == "idle":
-            before = time.process_time()
-            time.sleep(3)
-            say({"cpu_s": time.process_time() - before})
         elif command == "pids":
             say({"pids": server.processes()})
         elif command == "stop":

@@ -47,7 +47,6 @@ _TIMES = (
     "|api_server_dispatch_finish_ts|request_finished_ts|decode_throughput"
     "|response_sent_to_client_ts"
 )
-_BAD_BODY = "bad|badtype"
 _TOO_LONG = "toolong|toolong2"
 
 CHOICES: tuple[Choice, ...] = (
@@ -355,8 +354,6 @@ CHOICES: tuple[Choice, ...] = (
         proof="tests/e2e/test_parity.py::test_wire_rids",
     ),
 )  # fmt: skip
-
-BY_KEY = {choice.key: choice for choice in CHOICES}
 
 
 def rows_for(side: str, name: str, path: str, ours: Any, theirs: Any) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 class Program:
     """The running scheduler."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, command: str = "") -> None:
         env = clean_env() | {"TPC_PYTHON": sys.executable}
         self.process = subprocess.Popen(
-            [str(gil_env("scheduler")), str(Path(__file__).with_name("gil_scheduler.py")),
+            [str(gil_env("scheduler", command)), str(Path(__file__).with_name("gil_scheduler.py")),
              str(ROOT), str(model)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
         )  # fmt: skip
@@ -51,8 +50,8 @@ class Program:
 
 
 @pytest.fixture
-def program(model_folder):
-    made = Program(model_folder)
+def program(request, model_folder):
+    made = Program(model_folder, getattr(request, "param", ""))
     yield made
     if made.process.poll() is None:
         made.process.kill()
@@ -61,8 +60,10 @@ def program(model_folder):
     made._out.close()
 
 
-def test_served_from_a_process_with_a_gil(program):
+@pytest.mark.parametrize("program", ["", "python3.11"], indirect=True)
+def test_served_from_a_process_with_a_gil(request, program):
     about = program.about
+    assert f"python{about['python']}".startswith(request.node.callspec.params["program"])
     assert about["mode"] == "SidecarServer" and about["threads"] == ["MainThread"]
     # What only the child needs is not imported here.
     assert not {"tokenizers", "httptools", "jinja2", "jiter"} & set(about["modules"])
@@ -117,4 +118,5 @@ def test_shutdown(program):
     (pid,) = program.about["pids"]
     assert program.ask("stop") == {"stopped": True}
     until(lambda: not _alive(pid))
-    assert threading.active_count() >= 1
+    program._in.close()  # its program ends, and with 0: no thread of ours is left behind
+    assert program.process.wait(20) == 0

@@ -9,8 +9,7 @@ from typing import Any, Final
 from tests.fuzz.bodies import CHAT, GENERATE, OPENAI_NAMES, Ask
 from tests.http_client import Answer
 
-NATIVE: Final = 0  # {"error": {"message", "code"}}
-FLAT: Final = 1  # OpenAI's, at the top level
+# Whose errors have OpenAI's form, at the top level; others are {"error": {"message", "code"}}.
 _FLAT: Final = ("/v1/completions", CHAT, "/invocations", "/tokenize", "/detokenize", "/v1/tokenize",
                 "/v1/detokenize", "/parse_function_call", "/separate_reasoning")  # fmt: skip
 FULL: Final = ("the scheduler's queue is full", "the server is overloaded")

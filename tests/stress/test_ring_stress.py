@@ -7,11 +7,9 @@ printed; TPC_STRESS_SEED replays one, as far as a race can be replayed.
 from __future__ import annotations
 
 import functools
-import glob
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests.gil_env import NONE_FOUND
 from tests.stress import ring_traffic
+from tpc_server.bootstrap.clients import client_interpreter
 from tpc_server.mailbox import (
     DOORBELL_BYTES,
     Bell,
@@ -144,31 +144,11 @@ def run_processes(
 
 
 @functools.cache
-def gil_python() -> str | None:
-    """A Python with a GIL, 3.12 first: $TPC_GIL_PYTHON, pyenv's, or one on PATH."""
-    named = os.environ.get("TPC_GIL_PYTHON")
-    names = ("python3.12", "python3.13", "python3.11", "python3.14", "python3")
-    found = [named] if named else []
-    found += sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python")), reverse=True)
-    found += [path for name in names if (path := shutil.which(name))]
-    usable: list[tuple[bool, str]] = []
-    code = (
-        "import sys; gil = getattr(sys, '_is_gil_enabled', bool)\n"
-        "print(sys.version_info >= (3, 11) and (gil is bool or gil()))\n"
-        "print(sys.version_info[:2] == (3, 12))"
-    )
-    for path in found:
-        try:
-            answer = subprocess.run(
-                [path, "-c", code], capture_output=True, text=True, timeout=30, check=True
-            ).stdout.split()
-        except (OSError, subprocess.SubprocessError):
-            continue
-        if answer[0] == "True":
-            if path == named:
-                return path
-            usable.append((answer[1] != "True", path))
-    return min(usable)[1] if usable else None
+def gil_python() -> str:
+    found = client_interpreter()
+    if found is None:
+        pytest.skip(NONE_FOUND)
+    return found.executable
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
@@ -184,8 +164,6 @@ def test_two_processes():
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_a_process_with_a_gil_pushes_to_this_python():
     python = gil_python()
-    if python is None:
-        pytest.skip("no GIL Python of 3.11 or later found; name one in TPC_GIL_PYTHON")
     sent, received = run_processes(python, sys.executable, MESSAGES, CYCLES, LIMIT_S)
     assert sent["gil"]
     free_threaded = getattr(sys, "_is_gil_enabled", None)
@@ -252,6 +230,4 @@ def test_soak(variant):
         run_threads(SOAK_MESSAGES, SOAK_CYCLES, SOAK_LIMIT_S)
         return
     python = sys.executable if variant == "processes" else gil_python()
-    if python is None:
-        pytest.skip("no GIL Python of 3.11 or later found; name one in TPC_GIL_PYTHON")
     run_processes(python, sys.executable, SOAK_MESSAGES, SOAK_CYCLES, SOAK_LIMIT_S)

@@ -53,7 +53,7 @@ def test_the_written_example() -> None:
     assert batch.row_ids(0) == [5, 6] and batch.row_ids(1) == []
     assert batch.finish_reasons[1] == {"type": "length", "length": 4}
     assert batch.prompt_tokens == [3, 9]
-    assert batch.row_weight_versions(0) is None and not batch.row_ended_outside(0)
+    assert batch.weight_versions is None and not batch.row_ended_outside(0)
 
 
 def test_queue_abort_example() -> None:
@@ -114,7 +114,6 @@ def test_not_a_number_is_none_everywhere() -> None:
     assert extras.flat_in(0) == ([None], [9])
     assert extras.row_logprobs(0)[2] == [([None, -1.0], [4, 5])]
     assert extras.hidden(0) == [[None, 1.5]]
-    assert extras.has_flat_out(0)
 
 
 def test_trailing_columns() -> None:
@@ -128,8 +127,7 @@ def test_trailing_columns() -> None:
         c23=[False, True],
     )
     batch = decode(columns, ids(3))
-    assert batch.row_weight_versions(0) == [["default", 0, 1]]
-    assert batch.row_weight_versions(1) is None
+    assert batch.weight_versions == [[["default", 0, 1]], None]
     assert batch.row_decode_latency(0) is None and batch.row_decode_latency(1) == 0.25
     assert batch.image_tokens == [1, 0] and batch.audio_tokens == [None, 2]
     assert batch.video_tokens == [0, 0]

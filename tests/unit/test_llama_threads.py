@@ -77,10 +77,7 @@ def test_only_steps_of_one_shape_are_compared() -> None:
 def test_the_loaded_openblas_is_found() -> None:
     np.ones((4, 4), np.float32) @ np.ones((4, 4), np.float32)
     set_count = thread_setter()
-    if threads._loaded_openblas() is None:
-        assert set_count is None  # another BLAS: no choice, no harm
-        return
-    assert set_count is not None
+    assert set_count is not None, "the pinned numpy brings OpenBLAS"
     library = ctypes.CDLL(threads._loaded_openblas())
     count = next(
         getattr(library, name.replace("_set_", "_get_"))

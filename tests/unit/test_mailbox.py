@@ -291,7 +291,7 @@ def test_broadcast_skips_the_dead():
     for sender in link.senders:
         assert sender.post(0, b"", ())
     link.receivers[0].close()
-    link.senders[1].abandoned = True
+    link.receivers[1].close()
     link.receivers[2].drain(1)
     assert link.senders[0].dead
     assert link.senders[1].dead

@@ -54,7 +54,7 @@ def test_frames_are_read_as_they_are_packed():
             assert batch.row_ended_outside(0) and batch.row_ids(0) == []
         else:
             assert batch.row_ids(0) == [101, 102] and batch.row_decode_latency(0) == 0.25
-            assert batch.row_weight_versions(0) == [["v", 0, 2]]
+            assert batch.weight_versions == [[["v", 0, 2]]]
             assert (batch.extras is not None) == ("logprobs" in name)
 
 

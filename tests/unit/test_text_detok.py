@@ -19,7 +19,6 @@ from tpc_server.text.pieces import compile_pieces
 
 FFFD = "\ufffd"
 # Matched values that are not set: distinguishes "no finish reason" from None in examples.
-TALL = [b"\xf0", b"\x9f", b"\x8e", b"\x89"]
 
 
 def run(frames: list[list[bytes]], **finish: Any) -> list[str]:

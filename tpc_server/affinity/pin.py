@@ -58,14 +58,6 @@ def pin_current_thread(cpus: Iterable[int]) -> tuple[int, ...]:
     return try_pin(cpus).mask
 
 
-def reset_affinity(launch_mask: Iterable[int]) -> PinResult:
-    """Give the calling thread the mask that the process was launched with.
-
-    For helper threads and unpinned cores that a pinned thread starts: they inherit its narrow mask.
-    """
-    return try_pin(launch_mask)
-
-
 def name_thread(name: str) -> str:
     """Name the calling thread for ps, top and ``thread_masks``; the name it got, "" if none.
 

@@ -90,10 +90,6 @@ class Batch:
         start = sum(self.tok_lens[:i])
         return self.ids[start : start + self.tok_lens[i]].tolist()
 
-    def row_weight_versions(self, i: int) -> list[list[Any]] | None:
-        """`[[version, start, end], …]` of a finished row, or None."""
-        return None if self.weight_versions is None else self.weight_versions[i]
-
     def row_decode_latency(self, i: int) -> float | None:
         """Seconds the scheduler spent decoding a finished unary row, or None."""
         return None if self.decode_latencies is None else self.decode_latencies[i]

@@ -30,7 +30,10 @@ if _msgpack is not None:
         return _msgpack.Packer(use_bin_type=True).pack  # type: ignore[no-any-return]
 
 else:
-    import msgspec as _msgspec
+    try:
+        import msgspec as _msgspec
+    except ImportError:
+        raise ImportError("tpc_server needs msgpack (or msgspec), and neither is here") from None
 
     def unpack(data: bytes | memoryview) -> Any:
         """One msgpack value. Raises some Exception on anything malformed or left over."""

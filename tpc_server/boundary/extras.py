@@ -42,10 +42,6 @@ class Extras:
         self._nested = nested
         self._hidden = hidden
 
-    def has_flat_out(self, i: int) -> bool:
-        lens = self._flat[0].lens
-        return bool(lens) and lens[i] != 0
-
     def flat_out(self, i: int) -> Pair:
         return self._flat[0].row(i)  # type: ignore[no-any-return]
 

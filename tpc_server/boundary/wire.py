@@ -37,9 +37,8 @@ USUAL_HEAD: Final = "<IHBBQ9s"
 USUAL_BYTES: Final = struct.calcsize(USUAL_HEAD)
 PADS: Final = tuple([bytes(n) for n in range(8)])
 
+# An item type is the place of its name.
 INT64: Final = 0
-FLOAT32: Final = 1
-INT32: Final = 2
 UINT8: Final = 3
 _TYPE_NAMES: Final = ("int64", "float32", "int32", "uint8")
 

@@ -23,7 +23,7 @@ from .layout import LABEL_BYTES, MASK, OTHER, Layout, read_label, write_label
 LAST: Final = 0  # nanoseconds at its last tokens; 0 before the first row; see `Recorder._members`
 SERIES: Final = 1  # index of its series' first word
 FIRST: Final = 2  # nanoseconds at its first token
-STRUCTURED: Final = 3  # whether its output follows a grammar
+# 3: whether its output follows a grammar
 IS_STREAM: Final = 4
 CREATED: Final = 5  # nanoseconds
 

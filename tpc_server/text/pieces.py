@@ -13,7 +13,6 @@ Standard library only: this module also runs where no third-party package import
 from __future__ import annotations
 
 import codecs
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,8 +20,6 @@ from typing import Any, Final
 SPECIAL: Final = 1  # hidden when skip_special_tokens is set
 BYTE: Final = 2  # a byte-fallback token: its piece is one raw byte
 MISSING: Final = 4  # the vocabulary has no token of this id
-
-PLAIN_VERSION: Final = 1
 
 
 class Uncompilable(Exception):
@@ -59,16 +56,6 @@ class PieceTable:
         self.fallback = fallback
         self.vocab_size = len(pieces)
 
-    @property
-    def special(self) -> bytes:
-        """One byte per id: 1 for a special token."""
-        return bytes(kind & SPECIAL for kind in self.kinds)
-
-    @property
-    def byte_tokens(self) -> frozenset[int]:
-        """The ids that are byte-fallback bytes."""
-        return frozenset(i for i, kind in enumerate(self.kinds) if kind & BYTE)
-
     def gives_context(self, ids: Sequence[int], skip_special: bool) -> bool:
         """Whether these last prompt ids are left context: what follows is then not a text's start.
 
@@ -85,38 +72,6 @@ class PieceTable:
             if self.strip_first is None or self.pieces[i]:
                 return True
         return shown and self.strip_first is None
-
-    def to_plain(self) -> tuple[Any, ...]:
-        """Plain data (marshal, pickle, queues) from which another core makes its own table."""
-        first_ids = list(self.first)
-        return (
-            PLAIN_VERSION,
-            b"".join(self.pieces),
-            array("I", [len(piece) for piece in self.pieces]).tobytes(),
-            bytes(self.kinds),
-            tuple(first_ids),
-            tuple(self.first[i] for i in first_ids),
-            self.strip_first,
-            self.strip_count,
-            self.fallback,
-        )
-
-    @classmethod
-    def from_plain(cls, plain: tuple[Any, ...]) -> PieceTable:
-        """A table whose every object belongs to the calling thread."""
-        version, blob, raw_lengths, kinds, first_ids, first, strip, count, fallback = plain
-        if version != PLAIN_VERSION:
-            raise ValueError(f"piece table version {version}, expected {PLAIN_VERSION}")
-        lengths = array("I")
-        lengths.frombytes(raw_lengths)
-        pieces: list[bytes] = []
-        at = 0
-        for length in lengths:
-            end = at + length
-            pieces.append(blob[at:end])
-            at = end
-        copied = {int(i): bytes(piece) for i, piece in zip(first_ids, first, strict=True)}
-        return cls(pieces, bytearray(kinds), copied, strip, count, fallback)
 
 
 def compile_pieces(tokenizer_json: Mapping[str, Any]) -> PieceTable | None:

@@ -25,7 +25,6 @@ _constants: Any = re._constants  # type: ignore[attr-defined]
 _compiler: Any = re._compiler  # type: ignore[attr-defined]
 _parser: Any = re._parser  # type: ignore[attr-defined]
 
-MAX_PATTERNS: Final = 32
 MAX_PATTERN_BYTES: Final = 256
 #: Counted repeats around a character, multiplied.
 MAX_REPEAT_PRODUCT: Final = 512
@@ -51,15 +50,6 @@ _TWO_WAYS: Final = "stop pattern: a repeat can take the same text in two ways; i
 
 #: (may be empty, positions it can start with, positions it can end with)
 _Part = tuple[bool, list[int], list[int]]
-
-
-def check_stop_regexes(patterns: Sequence[str]) -> None:
-    """All patterns of a request; raises ``ValueError`` with the reason."""
-    if len(patterns) > MAX_PATTERNS:
-        raise ValueError(f"at most {MAX_PATTERNS} stop patterns are allowed, got {len(patterns)}")
-    ways = sum([check_stop_regex(pattern) - 1 for pattern in patterns])
-    if ways > MAX_WAYS_TOGETHER:
-        raise ValueError("the stop patterns leave too many choices together; they may run too long")
 
 
 def check_stop_regex(pattern: str) -> int:
