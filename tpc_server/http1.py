@@ -62,7 +62,8 @@ class HttpRequest:
 def refused(error: HttpError, parser: RequestParser) -> HttpRequest:
     """What takes the place of unusable input in a connection's queue."""
     method = b"HEAD" if parser.head_only else b""
-    request = HttpRequest(method, b"", b"", parser.headers, b"", True, False, True)
+    path = parser.target if parser.started else b""
+    request = HttpRequest(method, path, b"", parser.headers, b"", True, False, True)
     request.refusal = error
     return request
 

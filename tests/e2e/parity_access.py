@@ -58,7 +58,8 @@ ACCESS_CHOICES: tuple[Choice, ...] = (
     Choice(
         "overrides", "`x-override-*`, when enabled", "a bad value is 400",
         "a bad value is 400; not on `/v1/completions`",
-        "a bad value is 400; on `/v1/completions` too; `x-override-conversation-id` is 400",
+        "a bad value is 400; on `/v1/completions` too; `x-override-conversation-id` is 400 on"
+        " every route that generates",
         "as Python; what cannot be honoured is refused",
         proof=_ACCESS + "test_headers_take_the_place_of_fields",
     ),
@@ -68,6 +69,19 @@ ACCESS_CHOICES: tuple[Choice, ...] = (
         "zstd, gzip, deflate by `x-body-compressed` or `Content-Encoding`; 413 beyond the body"
         " limit, 415 for another coding",
         "the limit holds for what comes out", proof=_ACCESS + "test_compressed_bodies",
+    ),
+    Choice(
+        "trailing-slash", "a known path with a slash behind it", "404", "307 to the path",
+        "as the path without it, keys included", "a redirected POST is lost on some clients",
+        proof=_ACCESS + "test_however_a_path_is_written",
+    ),
+    Choice(
+        "http-errors", "body of a 404, 405, 408, 413, 417 or 431", "empty, or text",
+        "flat on every route",
+        "OpenAI's flat object under `/v1/`, on `/invocations` and on the routes of the tokenizer"
+        " and the parsers, else the native one",
+        "one route, one shape", proof=_HTTP
+        + "test_errors_of_the_http_layer_have_the_shape_of_the_route",
     ),
     Choice(
         "upgrade", "`Upgrade: h2c` or `websocket`", "-", "ignored", "ignored",

@@ -41,6 +41,9 @@ OTHERS: dict[tuple[str, str], tuple[str, str]] = {
     ("GenerateReqInput", "conversation_id"): _IGNORED,
     ("GenerateReqInput", "return_bytes"): _IGNORED,
     ("CompletionRequest", "suffix"): ("400", "ignored"),
+    ("ChatCompletionRequest", "return_flat_raw_top_logprobs_b64"): (
+        "-", "the form of return_flat_raw_output_top_logprobs"
+    ),
     ("CompletionRequest", "best_of"): ("400 unless 1", "ignored"),
     ("CompletionRequest", "user"): (NO_EFFECT, NO_EFFECT),
     ("ChatCompletionRequest", "user"): (NO_EFFECT, NO_EFFECT),
@@ -68,15 +71,20 @@ ERRORS: dict[str, tuple[str, str, str]] = {
     "too long a prompt, streamed": (
         "an event in the stream", "native: an event; OpenAI: 400", "400 on every route"
     ),
-    "unknown path, wrong method": ("404, 405", "404, 405", "404, 405 with `Allow`"),
+    "unknown path, wrong method": (
+        "404, 405", "404, 405 `{object,message,type,param,code}`",
+        "404, 405 with `Allow`; under `/v1/` as Python",
+    ),
     "unknown model on `GET /v1/models/{id}`": ("404", "404 `model_not_found`", "as Python"),
     "unknown model in a request": ("answered", "answered", "answered"),
     "no key, wrong key": ("not enforced", '401 `{"error":"Unauthorized"}`', "as Python"),
     "an administrator's route without the admin key": (
         "not enforced", '403 `{"error":"Forbidden"}`', "as Python"
     ),
-    "too large a body": ("no limit", "no limit", "413"),
-    "too large headers, too slow a request": ("-", "431 of the HTTP library", "431, 408"),
+    "too large a body": ("no limit", "no limit", "413, in the route's shape"),
+    "too large headers, too slow a request": (
+        "-", "431 of the HTTP library", "431, 408, in the route's shape where it is known"
+    ),
     "queue of the scheduler full": ("503", "503 by the scheduler's abort", "503"),
     "an abort with a status, unary": ("that status", "that status", "that status"),
     "an abort with a status, streamed": (

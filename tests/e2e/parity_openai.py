@@ -103,6 +103,18 @@ OPENAI_CHOICES += (
         proof=_TEXT + "test_bad_requests_name_the_field",
     ),
     Choice(
+        "openai-refused",
+        "`functions`, `function_call`, `audio`, `prediction`, `web_search_options`,"
+        " `prompt_embeds`", "400", "ignored", "400",
+        "as Rust: what cannot be honoured is refused",
+        proof=_CHAT + "test_bad_requests_name_the_field",
+    ),
+    Choice(
+        "chat-max-tokens-0", "chat: `max_completion_tokens` or `max_tokens` of 0", "-",
+        "as if it were not there", "as if it were not there", "as Python",
+        proof=_CHAT + "test_no_limit_by_default",
+    ),
+    Choice(
         "top-logprobs-alone", "`top_logprobs` without `logprobs`", "-", "ignored", "400",
         "what cannot be honoured is refused", proof=_CHAT + "test_bad_requests_name_the_field",
     ),

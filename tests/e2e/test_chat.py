@@ -95,7 +95,13 @@ def test_no_limit_by_default(start, model):
     ask(run, max_completion_tokens=6)
     ask(run, max_completion_tokens=7, max_tokens=9)  # its older name, wherever it stands
     ask(run, max_completion_tokens=None, max_tokens=9)
-    assert [m[8][0] for m in run.scheduler.received] == [None, 5, 6, 7, 9]
+    # 0 is none, as SGLang's Python frontend has it.
+    ask(run, max_tokens=0)
+    ask(run, max_completion_tokens=0)
+    ask(run, max_completion_tokens=0, max_tokens=8)
+    ask(run, max_completion_tokens=8, max_tokens=0)
+    asked = [m[8][0] for m in run.scheduler.received]
+    assert asked == [None, 5, 6, 7, 9, None, None, 8, 8]
 
 
 def test_stream(start, model):
@@ -264,6 +270,14 @@ def test_json_schema_is_forwarded(start, model):
         ({"chat_template_kwargs": []}, "`chat_template_kwargs`"),
         ({"stream": True, "return_token_ids": True}, "return_token_ids is not supported with"),
         ({"max_tokens": 100000}, "max_completion_tokens is too large"),
+        ({"max_completion_tokens": False}, "`max_completion_tokens`"),
+        ({"functions": [{"name": "f"}]}, "functions is not supported by this server: use tools"),
+        ({"function_call": {"name": "f"}}, "function_call is not supported by this server"),
+        ({"function_call": "auto"}, "function_call is not supported by this server"),
+        ({"audio": {"voice": "alloy"}}, "audio is not supported by this server"),
+        ({"prediction": {"type": "content"}}, "prediction is not supported by this server"),
+        ({"web_search_options": {"a": 1}}, "web_search_options is not supported by this server"),
+        ({"return_flat_raw_top_logprobs_b64": 3}, "`return_flat_raw_top_logprobs_b64`"),
         ({"n": 5000}, "over the limit of 4096"),
         ({"temperature": None, "top_k": 0}, "top_k must be -1"),
     ],

@@ -213,6 +213,7 @@ def test_half_characters_wait(start):
         ({"prompt": "a", "seed": 1.5}, "`seed`"),
         ({"prompt": "a", "stop": [""]}, "stop cannot contain an empty string"),
         ({"prompt": "a", "suffix": "b"}, "suffix is not supported"),
+        ({"prompt": "a", "prompt_embeds": "AA=="}, "prompt_embeds is not supported"),
         ({"prompt": "a", "best_of": 3}, "best_of"),
         ({"prompt": "a", "logprobs": -1}, "logprobs must be at least 0"),
         ({"prompt": "a", "logprobs": True}, "`logprobs`"),

@@ -100,7 +100,8 @@ def test_refused_and_closed(start, raw, status):
     with Client(run.address) as client:
         client.send(raw)
         answer = client.answer()
-        assert answer.status == status and answer.json()["error"]["code"] == status
+        body = answer.json()  # in the shape of the route, where that is known
+        assert answer.status == status and body.get("error", body)["code"] == status
         assert answer.headers["connection"] == "close"
         assert not client.fill() and not client.buffer
     assert not run.scheduler.received
@@ -392,3 +393,34 @@ def test_every_answer_says_when_it_was_made(start):
     assert [answer.status for answer in answers] == [200, 200, 400, 404, 200, 400]
     for answer in answers:
         assert before <= parsedate_to_datetime(answer.headers["date"]).timestamp() <= time.time()
+
+
+SHAPED = (
+    "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/tiny", "/v1/tokenize",
+    "/v1/loads", "/v1/nope", "/invocations", "/tokenize", "/v1/completions/", "/%761/completions",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [*SHAPED, "/generate", "/health", "/nope", "/abort_request"])
+def test_errors_of_the_http_layer_have_the_shape_of_the_route(start, path):
+    """405, 404, 413 before and while the body comes, and a body that never ends."""
+    run = start(options={"max_body_bytes": 2000, "body_timeout_s": 0.2})
+    post = b"POST %b HTTP/1.1\r\nHost: t\r\n" % path.encode()
+    with Client(run.address) as client:
+        answers = [client.call("DELETE", path)]
+    for rest in (
+        b"Content-Length: 2001\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n7d1\r\n",
+        b"Content-Length: 9\r\nExpect: nothing\r\n\r\n", b"Content-Length: 9\r\n\r\n{",
+    ):  # fmt: skip
+        with Client(run.address) as client:
+            client.send(post + rest)
+            answers.append(client.answer())
+    codes = [answer.status for answer in answers]
+    assert codes[0] == (404 if "nope" in path else 405) and codes[1:] == [413, 413, 417, 408]
+    for answer in answers:
+        body = answer.json()
+        if path in SHAPED:
+            assert list(body) == ["object", "message", "type", "param", "code"]
+            assert body["object"] == "error" and body["code"] == answer.status
+        else:
+            assert list(body) == ["error"] and body["error"]["code"] == answer.status

@@ -43,7 +43,9 @@ def test_facts(start):
             }
         }  # fmt: skip
         assert client.call("POST", "/v1/models/org", {}).status == 405
-        assert client.call("GET", "/v1/models/").status == 404
+        for path in ("/v1/models/", "/v1/%6dodels/", "/v1/models%2F"):
+            assert client.call("GET", path).json()["data"] == [card]
+        assert client.call("GET", "/v1/models//").status == 404
         assert client.call("GET", "/").json() == "SGLang is running"
         assert client.call("HEAD", "/").status == 200
         assert set(client.call("GET", "/version").json()) == {"version", "frontend_version"}

@@ -71,7 +71,11 @@ WITHOUT_EFFECT: dict[tuple[str, str], str] = {
     ("CompletionRequest", "user"): "SGLang looks at it nowhere",
     ("TokenizeRequest", "model"): "SGLang looks at it nowhere",
     ("DetokenizeRequest", "model"): "SGLang looks at it nowhere",
-    ("ChatCompletionRequest", "return_flat_raw_top_logprobs_b64"): "the form of a refused field",
+    (
+        "ChatCompletionRequest",
+        "return_flat_raw_top_logprobs_b64",
+    ): "the form of return_flat_raw_output_top_logprobs, which is refused; SGLang looks at it only"
+    " with that one",
 }
 
 
@@ -94,6 +98,8 @@ def changes(type_name: str, name: str) -> tuple[str, str]:
         body.pop("messages", None)
     if kind == "chat" and name == "logprobs":
         body[name] = True
+    if kind == "chat" and name == "return_flat_raw_top_logprobs_b64":
+        body[name] = False
     if kind == "chat" and name == "max_tokens":  # the older name of the one in the base
         del body["max_completion_tokens"]
     return outcome(kind, base), outcome(kind, body)

@@ -30,7 +30,10 @@ class ChatDecoder(OpenAIDecoder):
     def decode(self, body: bytes) -> OpenAICall:
         """Decode one body. Raises BadRequest; every text names the field."""
         fields = parse_object(body)
-        if "max_tokens" in fields and fields.get("max_completion_tokens") is not None:
+        newer = fields.get("max_completion_tokens")
+        if type(newer) is int and newer == 0:  # as if it were not there
+            del fields["max_completion_tokens"]
+        elif newer is not None and "max_tokens" in fields:
             # Last, so that it counts: the other one is its older name.
             fields["max_completion_tokens"] = fields.pop("max_completion_tokens")
         sampling, request, own = self.split(fields)
@@ -84,7 +87,7 @@ class ChatDecoder(OpenAIDecoder):
     # -- fields ------------------------------------------------------------------------
 
     def _max_tokens(self, sampling: dict[str, Any]) -> None:
-        most = sampling.setdefault("max_new_tokens", None)
+        most = sampling["max_new_tokens"] = sampling.get("max_new_tokens") or None
         context = self.limits.context_len
         if most is not None and most > context and not self.limits.allow_auto_truncate:
             raise BadRequest(
@@ -114,6 +117,7 @@ class ChatDecoder(OpenAIDecoder):
         """Alternatives a token; -1 without logprobs."""
         wanted = flag(own, "logprobs", False)
         top = count(own, "top_logprobs")
+        flag(own, "return_flat_raw_top_logprobs_b64", True)  # the form of what is refused
         if not wanted:
             if top:
                 raise BadRequest("top_logprobs needs logprobs to be true.")

@@ -181,6 +181,7 @@ COMPLETION_TABLE: Final = (
     OpenAIField("echo", OWN, False, about="the prompt in front of the answer",
                 schema={"type": "boolean"}),
     OpenAIField("suffix", REFUSED, about="no model here fills in the middle"),
+    OpenAIField("prompt_embeds", REFUSED, about="a prompt is text or token ids"),
     OpenAIField("best_of", OWN, None, about="1, or the same as n", schema=_COUNT),
 )  # fmt: skip
 
@@ -203,7 +204,7 @@ CHAT_TABLE: Final = (
     ),
     *_COMMON,
     _sampling("max_completion_tokens", INT, None, "max_new_tokens",
-              about="null: as many as the context holds"),
+              about="0 or null: max_tokens, or as many as the context holds"),
     _sampling("max_tokens", INT, None, "max_new_tokens", about="older name of it"),
     _sampling("temperature", FLOAT, None),
     _sampling("top_p", FLOAT, None),
@@ -247,8 +248,15 @@ CHAT_TABLE: Final = (
     OpenAIField("return_sampling_mask", REFUSED, about=_COLUMN),
     OpenAIField("sampling_logprobs_mode", REFUSED, about=_COLUMN),
     OpenAIField("return_flat_raw_output_top_logprobs", REFUSED, about="ask for top_logprobs"),
-    OpenAIField("return_flat_raw_top_logprobs_b64", IGNORED),
+    OpenAIField("return_flat_raw_top_logprobs_b64", OWN, True, schema={"type": "boolean"},
+                about="the form of return_flat_raw_output_top_logprobs, which is refused: of no"
+                " effect"),
     OpenAIField("return_input_ids_in_sglext", REFUSED, about="ask for return_token_ids"),
     OpenAIField("return_output_ids_in_sglext", REFUSED, about="ask for return_token_ids"),
     OpenAIField("task", REFUSED, about="no chat encoder here has tasks"),
+    OpenAIField("functions", REFUSED, about="use tools"),
+    OpenAIField("function_call", REFUSED, about="use tool_choice"),
+    OpenAIField("audio", REFUSED, about=_MEDIA),
+    OpenAIField("prediction", REFUSED, about="no engine here takes a predicted answer"),
+    OpenAIField("web_search_options", REFUSED, about="nothing is searched from here"),
 )  # fmt: skip

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 REFUSALS: Final = {401: b'{"error":"Unauthorized"}', 403: b'{"error":"Forbidden"}'}
 _MOST_ID_BYTES: Final = 128
 _GENERATING: Final = ("generate", "chat", "completions")
-_TEXTS: Final = ("rid", "bootstrap_host", "conversation_id")
+_TEXTS: Final = ("rid", "bootstrap_host")
+# Answered in OpenAI's shape beside what is under /v1/.
+_OPENAI: Final = (
+    "chat", "completions", "tokenize", "detokenize", "parse_function_call", "separate_reasoning",
+)  # fmt: skip
 
 
 class AdmissionHandlers(Handlers):
@@ -120,14 +124,18 @@ class AdmissionHandlers(Handlers):
     ) -> None:
         """Answer a request whose body cannot be had."""
         self.counters.errors += 1
-        route, _ = self.find(request.path)
-        openai = route is not None and route.handler in ("chat", "completions")
-        body = (openai_error_body if openai else native_error_body)(error.message, error.status)
+        body = self.error_body(request.path, error.message, error.status)
         extra = b"Accept-Encoding: %b\r\n" % supported().encode() if error.status == 415 else b""
         stage = self._stage
         stage.extra = self.extra_lines(request.headers)
         stage.answer(conn, error.status, body, http.JSON, close, request.method == b"HEAD", extra)
         stage.extra = b""
+
+    def error_body(self, path: bytes, message: str, status: int) -> bytes:
+        """An error that no handler told of, in the shape of the path's routes."""
+        route, path = self.find(path)
+        openai = path.startswith(b"/v1/") or (route is not None and route.handler in _OPENAI)
+        return (openai_error_body if openai else native_error_body)(message, status)
 
     def _preflight(self, conn: Connection, request: HttpRequest, close: bool) -> bool:
         headers = request.headers
@@ -176,6 +184,11 @@ class AdmissionHandlers(Handlers):
         for name in given:
             value = headers[name].decode("latin-1")
             field = name.decode().removeprefix("x-override-").replace("-", "_")
+            if field == "conversation_id":
+                raise BadRequest(
+                    f"{name.decode()} is not supported by this server: conversations are not kept"
+                    " here"
+                )
             if field in _TEXTS:
                 fields[field] = value
                 continue

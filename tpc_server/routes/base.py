@@ -10,7 +10,7 @@ from .. import frame
 from ..boundary import codec, messages
 from ..contract.generate import GenerateDecoder
 from ..http1 import HttpRequest
-from ..render import http, native
+from ..render import http
 from ..stages import stream as records
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class Handlers:
         """Header lines of every answer to a request with these headers; the admission's."""
         raise NotImplementedError
 
+    def error_body(self, path: bytes, message: str, status: int) -> bytes:
+        """An error in the shape of the path's routes; the admission's."""
+        raise NotImplementedError
+
     # -- answers of this core ----------------------------------------------------------
 
     def _json(self, conn: Connection, request: HttpRequest, close: bool, body: bytes) -> None:
@@ -82,7 +86,7 @@ class Handlers:
     ) -> None:  # fmt: skip
         self.counters.errors += 1
         self._stage.answer(
-            conn, status, native.error_body(message, status), http.JSON, close,
+            conn, status, self.error_body(request.path, message, status), http.JSON, close,
             request.method == b"HEAD", extra,
         )  # fmt: skip
 

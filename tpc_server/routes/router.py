@@ -10,7 +10,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
-from ..contract.errors import BadRequest, native_error_body
+from ..contract.errors import BadRequest
 from ..http1 import HttpError, HttpRequest, RequestParser
 from ..render import http
 from .admission import AdmissionHandlers
@@ -59,10 +59,15 @@ class Router(
     # -- finding -----------------------------------------------------------------------
 
     def find(self, path: bytes) -> tuple[Route | None, bytes]:
-        """The route of an undecoded path, and the path without escapes."""
+        """The route of an undecoded path, and the path without escapes, or without a slash that
+        no route ends in."""
         if b"%" in path:
             path = unquote_to_bytes(path)
         route = self._paths.get(path)
+        if route is None and path.endswith(b"/"):
+            route = self._paths.get(path[:-1])
+            if route is not None:
+                return route, path[:-1]
         if route is None:
             for prefix, candidate in self._prefixes:
                 if path.startswith(prefix) and len(path) > len(prefix):
@@ -122,7 +127,7 @@ class Router(
             self.decode_beside(conn, request, close, handler, where)
         except BadRequest as error:
             self.counters.errors += 1
-            body = native_error_body(error.message, error.status)
+            body = self.error_body(request.path, error.message, error.status)
             head_only = request.method == b"HEAD"
             self._stage.answer(conn, error.status, body, http.JSON, close, head_only)
         except Exception as error:

@@ -272,7 +272,7 @@ class IngressStage(ConnectionEnds):
         self.counters.errors += 1
         body = error.body
         if body is None:
-            body = native.error_body(error.message, error.status)
+            body = self.router.error_body(request.path, error.message, error.status)
         extra = self.router.extra_lines(request.headers)
         if error.status == 401:
             extra += http.CHALLENGE
