@@ -19,6 +19,7 @@ from ..text.detok import Detok, decode_all
 from ..text.escape import EscapedTable, json_escape
 from ..text.offsets import Offsets
 from ..text.windowed import WindowedDetok
+from .rid_column import RidColumn
 from .stream import (
     CACHED,
     COMPLETION,
@@ -54,8 +55,7 @@ class StreamRows:
         self.counters = counters
         self.streams: dict[str, Stream] = {}  # by wire rid
         self.hot: dict[str, list[Any]] = {}  # the same streams' hot lists, for the step loop
-        # Rids of the last step, packed, and their hot lists; None once a stream came or went.
-        self.rows_of: tuple[bytes, list[str], list[Any]] | None = None
+        self.column = RidColumn(self.hot.get)
         self.now_ns = time.monotonic_ns()
         self._second = int(time.time())
         self.ok = http.dated(self._second)  # how the usual answer begins
@@ -92,14 +92,14 @@ class StreamRows:
 
     def enter(self, stream: Stream) -> None:
         """A stream is live: rows of its wire rid are its own."""
-        self.rows_of = None
+        self.column.entered(stream.wire_rid)
         self.streams[stream.wire_rid] = stream
         self.hot[stream.wire_rid] = stream.hot
         self.counters.live_requests = len(self.streams)
 
     def leave(self, stream: Stream) -> None:
         """Its rid is free: later rows of it are stale."""
-        self.rows_of = None
+        self.column.left()
         stream.hot[MODE] = SLOW  # a row of it may still follow in the step that is being handled
         self.streams.pop(stream.wire_rid, None)
         self.hot.pop(stream.wire_rid, None)

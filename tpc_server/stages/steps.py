@@ -12,10 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
-from ..boundary import codec, wire
+from ..boundary import wire
 from ..boundary.batch_header import (
-    N_COLUMNS,
-    N_CORE,
     Batch,
     MalformedFrame,
     build_batch,
@@ -34,23 +32,11 @@ _IDS_BYTES: Final = len(native.IDS_OPEN)
 MALFORMED: Final = "internal error: malformed scheduler output frame"
 
 
-def _columns(header: bytes) -> tuple[int, int]:
-    """Where the first column of a header starts, and how many there are; 0 where it is none."""
-    if len(header) > 3:
-        first = header[0]
-        if 0x90 + N_CORE <= first <= 0x9F:
-            return 1, first & 15
-        if first == 0xDC and N_CORE <= (count := header[1] << 8 | header[2]) <= N_COLUMNS:
-            return 3, count
-    return 0, 0
-
-
 class StepLoop(UnaryRows):
     """Records of the scheduler's ring, and the plain path of their rows."""
 
     def __init__(self, setup: Any, counters: Counters) -> None:
         super().__init__(setup, counters)
-        self._pack = codec.make_packer()
         self._tell_ns = 0  # before that no malformed frame is logged again
         self._limit = len(self._inc_all) - 1
         self._heads = [self._head(n) for n in range(_HEADS)]
@@ -89,6 +75,7 @@ class StepLoop(UnaryRows):
                 self._malformed(error.rids, error.reason)
                 return
             if batch.finish_reasons.count(None) != batch.n:
+                self.column.ends(batch.rids, batch.finish_reasons)
                 for reason in batch.finish_reasons:
                     if reason is not None and not native.renders(reason):
                         self._malformed(batch.rids, f"a finish reason like {reason!r:.200}")
@@ -106,26 +93,17 @@ class StepLoop(UnaryRows):
         self.on_activity()
 
     def _decode(self, header: bytes, columns: list[memoryview]) -> tuple[Batch, list[Any]]:
-        """A frame, and the hot list of each row's stream (None: not of this core).
-
-        While nobody comes or goes, every step names the same rids: they are then compared as
-        bytes, and neither decoded nor looked up again.
-        """
-        known = self.rows_of
-        start, count = _columns(header)
-        if known is not None and count and header.startswith(known[0], start):
-            rest = b"\xdc%b%b" % ((count - 1).to_bytes(2), header[start + len(known[0]) :])
+        """A frame, and the hot list of each row's stream (None: not of this core)."""
+        column = self.column
+        found = column.find(header)
+        if found is not None:
             try:
-                others = codec.unpack(rest)
-            except Exception as error:  # each library has its own family of errors
-                raise MalformedFrame(known[1], f"header does not decode: {error}") from None
-            return build_batch([known[1], *others], columns), known[2]
+                return build_batch(found, columns), column.rows
+            except MalformedFrame:
+                column.forget()
+                raise
         batch = decode_batch(header, columns)
-        rows = list(map(self.hot.get, batch.rids))
-        packed = self._pack(batch.rids)
-        if count and header.startswith(packed, start):
-            self.rows_of = (packed, batch.rids, rows)
-        return batch, rows
+        return batch, column.learn(header, batch.rids, batch.finish_reasons)
 
     def _malformed(self, rids: list[str], reason: str) -> None:
         self.counters.malformed += 1
