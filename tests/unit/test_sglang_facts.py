@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 
+import pytest
+
+import tpc_server
+from tpc_server import loads, registry
 from tpc_server.boundary import batch_header, messages
-from tpc_server.boundary.server_args import MetricsConfig, ModelConfig, ServerArgs
-from tpc_server.integrations.sglang import facts
+from tpc_server.boundary.server_args import (
+    DefaultSamplingParams,
+    DisaggregationMode,
+    MetricsConfig,
+    ModelConfig,
+    ServerArgs,
+)
+from tpc_server.contract.registry import DP_RANK_TABLE, ROUTE_TABLE
+from tpc_server.integrations.sglang import facts, layouts, reading
 from tpc_server.link.server import SidecarServer
 from tpc_server.server import Server
+
+# What a description of SGLang's messages that was made apart from us says of those we rely on.
+SCHEMA = Path(__file__).parents[1] / "data" / "sglang" / "io_schema.json"
 
 
 def names(record):
@@ -42,8 +57,80 @@ def test_messages():
         assert required == [field.name for field in struct.fields if field.default is ...]
 
 
+def test_messages_and_replies_are_as_described_elsewhere():
+    described = json.loads(SCHEMA.read_text("utf-8"))
+    recorded = facts.recorded()
+    ours = {path.rpartition(":")[2]: rows for path, rows in recorded["message"].items()}
+    ours |= recorded["reply"]
+    both = set(ours) & set(described)
+    # Records inside the messages are not described there, nor what it does not name.
+    assert both == set(described) and {"SamplingParams", "SessionParams"} <= set(ours) - both
+    for name in both:
+        head, *rows = ours[name]
+        assert [head, *([row[0], row[2]] for row in rows)] == described[name], name
+
+
+def test_replies_have_what_is_read_of_them():
+    read = {
+        "FlushCacheReqOutput": {"success", "message"},
+        "GetInternalStateReqOutput": {"internal_state"},
+        "CheckWeightsReqOutput": {"success", "message", "payload"},
+        "ChecksumInfo": {"per_gpu_checksum"},
+        "ClearHiCacheReqOutput": {"success"},
+        "AttachHiCacheStorageReqOutput": {"success", "message"},
+        "DetachHiCacheStorageReqOutput": {"success", "message"},
+    }
+    recorded = facts.recorded()["reply"]
+    assert set(recorded) == set(layouts.REPLIES) >= set(read)
+    for name, wanted in read.items():
+        assert wanted <= {row[0] for row in recorded[name][1:]}
+    # A map by name goes to the id of the request.
+    assert facts.recorded()["frame"]["push_control_output"] == [
+        "a", {"rid": None, "http_worker_ipc": None, "success": True, "message": "told"},
+    ]  # fmt: skip
+
+
+def test_the_file_of_a_schedulers_load():
+    recorded = facts.recorded()["snapshot"]
+    assert recorded.pop("magic").encode() == loads._MAGIC
+    assert recorded.pop("version") == loads._VERSION
+    assert recorded.pop("head of the file") == loads._HEADER.format
+    assert recorded.pop("head of a slot") == loads._LENGTH.format
+    (_, _, array_like), *rows = recorded.pop("LoadSnapshot")
+    nested = {name: fields for name, _, _, fields in loads._NESTED}
+    assert not array_like and [row[0] for row in rows] == [*loads._CORE, *nested]
+    defaults = {name: str(value) for name, value in loads._CORE.items()}
+    assert defaults == {row[0]: row[2] for row in rows if row[0] in loads._CORE}
+    kinds = {row[0]: row[1].removesuffix("|none") for row in rows}
+    for name, fields in nested.items():
+        (_, _, array_like), *inner = recorded.pop(kinds[name])
+        assert array_like and [row[0] for row in inner] == list(fields)
+    assert recorded == {}
+
+
+def test_rows_of_the_registry():
+    recorded = facts.recorded()["registry"]
+    assert recorded["row of a rank"] == sorted(row.name for row in ROUTE_TABLE)
+    assert recorded["room"] == sorted(row.name for row in DP_RANK_TABLE)
+    assert recorded["what is told of a rank"] == ["rank_ip", "rank_port"]
+    told = {*registry._FIRST_COUNTS, *registry._ALIKE}
+    assert told <= set(recorded["what is told of the server"])
+
+
+def test_names_that_are_asked_of_our_module():
+    recorded = facts.recorded()["module"]
+    for path in recorded["names"]:
+        found = tpc_server
+        for name in path.split("."):
+            found = getattr(found, name)
+    assert recorded["DefaultSamplingParams keywords"] == names(DefaultSamplingParams)
+    assert DisaggregationMode.Decode == "decode"
+
+
 def test_frames_are_read_as_they_are_packed():
-    for name, frame in facts.recorded()["frame"].items():
+    frames = facts.recorded()["frame"]
+    del frames["push_control_output"]  # is no batch
+    for name, frame in frames.items():
         columns = [cell for cell in frame if not isinstance(cell, str)]
         data = [bytes.fromhex(cell) for cell in frame if isinstance(cell, str)]
         batch = batch_header.build_batch(copy.deepcopy(columns), data)
@@ -70,8 +157,20 @@ def test_a_difference_is_named():
     del sampling[5]
     now["frame"]["push_abort"][2] = [99]
     now["callable"]["sglang.srt.rust_server.server:RustServer.drain"] = None
+    now["snapshot"]["version"] = 3
+    del now["reply"]["FlushCacheReqOutput"][3]
+    now["registry"]["row of a rank"].append("zone")
+    now["variable"]["SGLANG_RUST_SERVER"] = False
+    now["model"]["is_generation"] = False
+    now["module"]["names"].remove("DisaggregationMode.Decode")
     lines = facts.differences(now, was)
-    assert len(lines) == 6
+    assert len(lines) == 12
+    assert "snapshot version: 2 is now 3" in lines
+    assert "reply FlushCacheReqOutput: no success" in lines
+    assert "registry row of a rank: new zone" in lines
+    assert "variable SGLANG_RUST_SERVER: is gone" in lines
+    assert "model is_generation: is gone" in lines
+    assert "module names: no DisaggregationMode.Decode" in lines
     assert "call ServerArgs keywords: new newest" in lines
     assert "argument api_key: is gone" in lines
     assert "callable RustServer.drain: is gone" in lines
@@ -84,3 +183,44 @@ def test_a_difference_is_named():
 def test_it_is_written_as_the_program_writes_it():
     text = facts.RECORDED.read_text(encoding="utf-8")
     assert text == json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n"
+
+
+TEXT = """
+class A:
+    def other(self):
+        payload = {"no": 1}
+
+    async def wanted(
+        self, x=(
+            1,
+        ),
+    ):
+        # a comment
+        payload = {"b": 1, x: 2}
+
+        payload["a"] = ext.One(ext.Two.three)
+        listed = ["x", x]
+
+    payload = {"neither": 1}
+
+payload = {"nor": 1}
+"""
+
+
+def test_a_function_is_read_without_its_module():
+    found = reading.block(TEXT, "wanted")
+    assert reading.strings_of(found, "payload") == ["a", "b"]
+    assert reading.strings_of(found, "listed") == ["x"]
+    assert reading.attributes_of(found, "ext") == ["One", "Two", "Two.three"]
+    assert reading.block(TEXT, "want") is None and reading.strings_of(None, "x") is None
+    assert reading.module_text("no.such.module") == ""
+
+
+@pytest.mark.parametrize(
+    "section", ["reply", "snapshot", "registry", "module", "model", "variable"]
+)
+def test_what_is_not_there_is_told(section):
+    """Here there is no SGLang at all."""
+    lines = facts.differences(layouts.gather(), {section: facts.recorded()[section]})
+    assert len(lines) == len(facts.recorded()[section])
+    assert all(line.endswith(": is gone") for line in lines)

@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import json
-import textwrap
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
+
+from . import layouts, reading
 
 Facts = dict[str, dict[str, Any]]
 
@@ -26,6 +25,8 @@ _CALLABLES: Final = (
     "sglang.srt.managers.scheduler:Scheduler.maybe_init_rust_server",
     "sglang.srt.plugins.hook_registry:HookRegistry.register",
     "sglang.srt.server_args:ServerArgs.resolve_once",
+    "sglang.srt.managers.scheduler:Scheduler._hosts_rust_server",
+    "sglang.srt.managers.disagg_service:rust_server_serves_kv_bootstrap",
     "sglang.srt.arg_groups.overrides:resolving_view",
     _CONFIG,
     *(
@@ -35,6 +36,9 @@ _CALLABLES: Final = (
             "launch",
             "_load_extension",
             "_server_kwargs",
+            "_health_generate_headers",
+            "_default_max_new_tokens",
+            "_server_core_budget",
             "_resolve_multimodal",
             "_partition_cores",
             "_admit",
@@ -94,24 +98,26 @@ def recorded() -> Facts:
 
 def gather() -> Facts:
     """The facts of the SGLang in this environment; None stands for what is not there."""
-    server_args = _find("sglang.srt.server_args:ServerArgs")
-    flags = set(_field_names(server_args))
+    server_args = reading.find("sglang.srt.server_args:ServerArgs")
+    flags = set(reading.field_names(server_args))
     return {
-        "callable": {path: _parameters(path) for path in _CALLABLES},
+        "callable": {path: reading.parameters(path) for path in _CALLABLES},
         "call": {
-            "Server methods": _server_methods(_find(_SERVER)),
-            "Server keywords": _keywords(f"{_SERVER}.launch", "Server"),
-            "ServerArgs keywords": _keywords(_CONFIG, "ServerArgs"),
-            "ModelConfig keywords": _keywords(_CONFIG, "ModelConfig"),
-            "MetricsConfig keywords": _keywords(_METRICS, "MetricsConfig"),
+            "Server methods": _server_methods(reading.find(_SERVER)),
+            "Server keywords": reading.keywords(f"{_SERVER}.launch", "Server"),
+            "ServerArgs keywords": reading.keywords(_CONFIG, "ServerArgs"),
+            "ModelConfig keywords": reading.keywords(_CONFIG, "ModelConfig"),
+            "MetricsConfig keywords": reading.keywords(_METRICS, "MetricsConfig"),
         },
         "frame": {
             "push_generation": _frame("push_generation"),
             "push_generation with logprobs": _frame("push_generation", extras=True),
             "push_abort": _frame("push_abort"),
+            "push_control_output": _control_frame(),
         },
-        "message": {path: _struct(path) for path in _STRUCTS},
+        "message": {path: reading.struct(path) for path in _STRUCTS},
         "argument": {name: name in flags for name in FLAGS},
+        **layouts.gather(),
     }
 
 
@@ -147,32 +153,9 @@ def _name(item: Any) -> str:
     return str(item[0]) if isinstance(item, list) and item else str(item)
 
 
-def _find(path: str) -> Any:
-    module, _, names = path.partition(":")
-    try:
-        found: Any = import_module(module)
-        for name in names.split("."):
-            found = inspect.getattr_static(found, name)
-    except (ImportError, AttributeError):
-        return None
-    return getattr(found, "__func__", found)
-
-
-def _parameters(path: str) -> list[str] | None:
-    found = _find(path)
-    return None if found is None else list(inspect.signature(found).parameters)
-
-
-def _tree(found: Any) -> ast.AST | None:
-    try:
-        return ast.parse(textwrap.dedent(inspect.getsource(found)))
-    except (OSError, TypeError):
-        return None
-
-
 def _server_methods(found: Any) -> list[str] | None:
     """The methods that SGLang's wrapper calls on its `Server`."""
-    tree = None if found is None else _tree(found)
+    tree = None if found is None else reading.parsed(found)
     if tree is None:
         return None
     return sorted(
@@ -184,68 +167,6 @@ def _server_methods(found: Any) -> list[str] | None:
             and ast.unparse(node.func.value) == "self.server"
         }
     )
-
-
-def _keywords(path: str, called: str) -> list[str] | None:
-    """The keywords of the calls of `called` in a function."""
-    found = _find(path)
-    tree = None if found is None else _tree(found)
-    if tree is None:
-        return None
-    return sorted(
-        {
-            keyword.arg or "**"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == called
-            for keyword in node.keywords
-        }
-    )
-
-
-def _field_names(found: Any) -> list[str]:
-    if found is None:
-        return []
-    names: Any = getattr(found, "__struct_fields__", None)
-    return list(names or getattr(found, "__dataclass_fields__", ()))
-
-
-def _struct(path: str) -> list[list[Any]] | None:
-    """Name, type and default of each field, in order; first the tag."""
-    found = _find(path)
-    if found is None:
-        return None
-    import msgspec
-    from msgspec import inspect as kinds
-
-    described: Any = kinds.type_info(found)
-    rows: list[list[Any]] = [["(tag)", getattr(described, "tag", None), described.array_like]]
-    for field in described.fields:
-        if field.required:
-            default = "required"
-        elif field.default_factory is not msgspec.NODEFAULT:
-            default = f"{field.default_factory.__name__}()"
-        else:
-            default = repr(field.default)
-        rows.append([field.name, _kind(field.type, kinds), default])
-    return rows
-
-
-def _kind(kind: Any, kinds: Any) -> str:
-    """A type in words that no Python version changes."""
-    name = type(kind).__name__.removesuffix("Type").lower()
-    if isinstance(kind, kinds.UnionType):
-        return "|".join(sorted(_kind(k, kinds) for k in kind.types))
-    if isinstance(kind, kinds.DictType):
-        return f"{{{_kind(kind.key_type, kinds)}: {_kind(kind.value_type, kinds)}}}"
-    if isinstance(kind, kinds.LiteralType):
-        return "/".join(map(str, kind.values))
-    if hasattr(kind, "item_type"):
-        return f"{name}[{_kind(kind.item_type, kinds)}]"
-    if hasattr(kind, "item_types"):
-        return f"{name}[{', '.join(_kind(k, kinds) for k in kind.item_types)}]"
-    if hasattr(kind, "cls"):
-        return str(kind.cls.__name__)
-    return name
 
 
 class _Recorder:
@@ -262,6 +183,11 @@ class _Recorder:
         ]
         return True
 
+    def push_control_result(self, rid: str, encoded: bytes) -> None:
+        import msgspec
+
+        self.frame = [rid, msgspec.msgpack.decode(encoded)]
+
 
 class _Row:
     """A step's output or a request: what is not named is empty."""
@@ -273,11 +199,26 @@ class _Row:
         return None
 
 
+def _control_frame() -> list[Any] | None:
+    """The id that a reply to a control request goes to, and how it is packed."""
+    server = reading.find(_SERVER)
+    reply = reading.find("sglang.srt.managers.io_struct:FlushCacheReqOutput")
+    if server is None or reply is None:
+        return None
+    recorder = _Recorder()
+    try:
+        host, request = _Row(server=recorder), _Row(rid="a")
+        server.push_control_output(host, request, reply(success=True, message="told"))
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+    return recorder.frame
+
+
 def _frame(method: str, extras: bool = False) -> list[Any] | None:
     """The header columns, then the data, of a frame whose every value tells where it belongs."""
     from array import array
 
-    server: Any = _find(_SERVER)
+    server: Any = reading.find(_SERVER)
     if server is None:
         return None
     recorder = _Recorder()
