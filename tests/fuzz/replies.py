@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from typing import Any, Final
+from urllib.parse import unquote
 
 from tests.fuzz.bodies import CHAT, GENERATE, OPENAI_NAMES, Ask
 from tests.http_client import Answer
 
 # Whose errors have OpenAI's form, at the top level; others are {"error": {"message", "code"}}.
-_FLAT: Final = ("/v1/completions", CHAT, "/invocations", "/tokenize", "/detokenize", "/v1/tokenize",
-                "/v1/detokenize", "/parse_function_call", "/separate_reasoning")  # fmt: skip
+# So have those of all paths under /v1/.
+_FLAT: Final = (
+    "/invocations", "/tokenize", "/detokenize", "/parse_function_call", "/separate_reasoning",
+)  # fmt: skip
 FULL: Final = ("the scheduler's queue is full", "the server is overloaded")
 # Members of meta_info that two answers to one request need not share.
 _OWN: Final = ("id", "e2e_latency", "output_token_logprobs_length", "weight_versions")
@@ -35,12 +38,13 @@ def expect(said: bool, what: str, *about: Any) -> None:
 
 def refusal(ask: Ask, answer: Answer) -> str:
     """The text of an answer that is no success; AssertionError when it is not allowed."""
-    path = ask.path.partition("?")[0]
+    path = unquote(ask.path.partition("?")[0])
+    path = path.removesuffix("/") if len(path) > 1 else path
     value = answer.json()
     if value.get("error", {}).get("code") == "model_not_found":  # as OpenAI has it
         expect(answer.status == 404, "an unknown model", ask, answer.status)
         return str(value["error"]["message"])
-    if path in _FLAT and answer.status not in (404, 405):
+    if path in _FLAT or path.startswith("/v1/"):
         expect(
             sorted(value) == ["code", "message", "object", "param", "type"]
             and value["object"] == "error",

@@ -38,7 +38,8 @@ from tpc_server.engines.synthetic_script import Script
 
 PIECES = [bytes([value]) for value in range(256)] + [b"<eos>", b"<bos>"]
 REQUESTS = 10_000  # of a whole run, both variants together
-ORDINARY_S = 10.0  # of one variant
+ORDINARY_S = 10.0  # of one variant, and so many requests however long they take
+LEAST = 1000
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln \\"x\\""}}\n</tool_call>'
 THINK = "<think>Hm, 世界…\n</think>\n\nYes."
 PLAYERS = 8
@@ -110,11 +111,14 @@ def run(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runn
 class Crowd:
     """Players on threads of their own; the first failures end it."""
 
-    def __init__(self, run: Running, seed: str, requests: float, until: float) -> None:
+    def __init__(
+        self, run: Running, seed: str, requests: float, least: float, until: float
+    ) -> None:
         self.address = ("127.0.0.1", run.server.http_port)
         self.incremental = run.variant.incremental
         self.seed = seed
         self.requests = requests
+        self.least = least
         self.until = until
         self.cases = itertools.count()
         self.asked = [0] * PLAYERS
@@ -129,10 +133,14 @@ class Crowd:
 
     def work(self, index: int) -> None:
         player = Player(self.address, self.incremental)
-        while not self.wrong and sum(self.asked) < self.requests and time.monotonic() < self.until:
+        while not self.wrong and self.goes_on():
             self.case(player, next(self.cases))
             self.asked[index] = player.asked
         player.close()
+
+    def goes_on(self) -> bool:
+        asked = sum(self.asked)
+        return asked < self.least or (asked < self.requests and time.monotonic() < self.until)
 
     def case(self, player: Player, number: int) -> None:
         try:
@@ -158,13 +166,13 @@ def test_answers(run: Running, request: pytest.FixtureRequest) -> None:
     seed = os.environ.get("TPC_SEED") or f"{random.SystemRandom().getrandbits(32):08x}"
     print(f"TPC_SEED={seed}")
     seconds = request.config.getoption("--stress-seconds")
-    requests, limit = REQUESTS / len(VARIANTS), ORDINARY_S
+    requests, least, limit = REQUESTS / len(VARIANTS), LEAST, ORDINARY_S
     if seconds:
         requests, limit = float("inf"), seconds / len(VARIANTS)
     elif request.config.getoption("--full"):
-        limit = 300.0
+        least = REQUESTS // len(VARIANTS)
     begun = time.monotonic()
-    crowd = Crowd(run, seed, requests, begun + limit)
+    crowd = Crowd(run, seed, requests, least, begun + limit)
     only = os.environ.get("TPC_FUZZ_CASE")
     if only:
         player = Player(crowd.address, crowd.incremental)
@@ -174,7 +182,7 @@ def test_answers(run: Running, request: pytest.FixtureRequest) -> None:
         crowd.start()
         print(f"{sum(crowd.asked)} requests in {time.monotonic() - begun:.1f} s")
     assert not crowd.wrong, f"{len(crowd.wrong)} failed:\n" + "\n".join(crowd.wrong[:3])
-    assert only or sum(crowd.asked) > 300, f"TPC_SEED={seed}: hardly anything was answered"
+    assert only or sum(crowd.asked) >= least, f"TPC_SEED={seed}: {sum(crowd.asked)} requests"
     judge(run, seed)
 
 
