@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
+from .config import env_above_0, root_path
 from .parsers.formats import REASONING_PARSERS, TOOL_PARSERS, check_names
 from .version import __version__
 
@@ -166,6 +167,9 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
     g.add_argument("--host", default="127.0.0.1", help="address to listen on, IPv4 or IPv6")
     g.add_argument("--port", type=port, default=30000, help="port; 0 lets the system choose")
     g.add_argument("--uds", metavar="PATH", help="listen on a UNIX socket instead")
+    g.add_argument("--fastapi-root-path", default="", type=root_path, metavar="PATH",
+                   help="what a proxy in front puts before every path; paths without it are "
+                   "served, too")  # fmt: skip
     g.add_argument("--backlog", type=int, default=4096, metavar="N", help="listen backlog")
 
     g = p.add_argument_group("access (keys in a file or in TPC_API_KEY, TPC_ADMIN_API_KEY are not "
@@ -234,7 +238,8 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
                    help="for a request's head to arrive")  # fmt: skip
     g.add_argument("--body-timeout", type=positive, default=60.0, metavar="S",
                    help="for each 64 KiB of a body to arrive")  # fmt: skip
-    g.add_argument("--keep-alive-timeout", type=positive, default=75.0, metavar="S",
+    g.add_argument("--keep-alive-timeout", type=positive,
+                   default=env_above_0("SGLANG_TIMEOUT_KEEP_ALIVE", 75.0), metavar="S",
                    help="for an idle connection's next request")  # fmt: skip
     g.add_argument("--write-timeout", type=positive, default=120.0, metavar="S",
                    help="for a reader that takes nothing; 0 waits for ever")  # fmt: skip

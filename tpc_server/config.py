@@ -27,6 +27,18 @@ def env_number(name: str, default: float) -> float:
         return default
 
 
+def env_above_0(name: str, default: float) -> float:
+    """The same where only what is above 0 means anything."""
+    value = env_number(name, default)
+    return value if 0 < value < 1e9 else default
+
+
+def root_path(text: str) -> str:
+    """What a proxy puts before every path: from a slash on, with none at its end."""
+    text = text.strip().strip("/")
+    return f"/{text}" if text else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Limits and time-outs (seconds, bytes). The command line and `TPC_*` variables set them."""
@@ -50,7 +62,9 @@ class Options:
     max_connections: int = 16384  # per I/O core
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
-    idle_timeout_s: float = 75.0
+    idle_timeout_s: float = field(
+        default_factory=lambda: env_above_0("SGLANG_TIMEOUT_KEEP_ALIVE", 75.0)
+    )
     write_timeout_s: float = 120.0
     linger_s: float = 2.0
     stream_buffer_bytes: int = 256 << 10
@@ -62,6 +76,10 @@ class Options:
     socket_buffer_bytes: int = 0  # SO_SNDBUF of each connection; 0 leaves it to the kernel
     backlog: int = 4096
     grammars: bool = True
+    max_batch: int = field(  # generations that a request may ask for
+        default_factory=lambda: int(env_above_0("SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ", 4096) + 0.5)
+    )
+    root_path: str = ""  # a proxy may put this before every path
     max_logprobs: int = 1024  # alternatives a position that a request may ask for
     cache_report: bool = False  # usage of the OpenAI routes says how much of a prompt was cached
     log_format: str = "text"

@@ -235,6 +235,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any, bound: Bound) -> Any:
             spin_us=given.spin_us,
             socket_buffer_bytes=given.socket_buffer,
             backlog=given.backlog,
+            root_path=given.fastapi_root_path,
             grammars=engine.grammars,
             log_format=given.log_format,
             access_log=given.access_log,

@@ -102,6 +102,7 @@ class CoreSetup:
         self.sse_keepalive_ns = int(options.sse_keepalive_s * _NS)
         self.spin_ns = int(options.spin_us * 1000)
         self.show_openapi = options.show_openapi
+        self.root_path = options.root_path
         self.health_probe = options.health_probe
         self.health_timeout_ns = int(options.health_timeout_s * _NS)
         warmup = options.warmup_timeout_s if options.warmup_timeout_s > 0 else 600.0
@@ -191,5 +192,6 @@ def limits_of(args: ServerArgs, options: Options, vocab_size: int) -> Limits:
         enable_strict_thinking=args.enable_strict_thinking,
         skip_tokenizer_init=args.skip_tokenizer_init,
         grammars=options.grammars,
+        max_batch=max(1, options.max_batch),
         max_alternatives=options.max_logprobs,
     )

@@ -418,3 +418,38 @@ def test_headers_of_a_healthy_answer(start, cores):
 def test_no_headers_at_all(headers):
     with pytest.raises(TypeError, match="health_generate_headers"):
         ServerArgs(health_generate_headers=headers)
+
+
+def test_a_path_that_a_proxy_puts_in_front(start):
+    """As --fastapi-root-path: with it and without it; keys look at what will be dispatched."""
+    run = start(options={"root_path": "/some/app", "api_keys": ("k",)})
+    with Client(run.address) as client:
+        for root in ("", "/some/app", "/some/%61pp"):
+            for path in ("/v1/models", "/v1/models/tiny", "/v1/models/", "/model_info"):
+                assert client.call("GET", root + path).status == 401
+                assert client.call("GET", root + path, Authorization="Bearer k").status == 200
+            assert client.call("GET", f"{root}/live").status == 200
+            body = {"text": "ab", "sampling_params": {"max_new_tokens": 2}}
+            answer = client.call("POST", f"{root}/generate", body, Authorization="Bearer k")
+            assert answer.json()["text"] == "ab"
+        answer = client.call("GET", "/some/app", Authorization="Bearer k")
+        assert answer.json() == "SGLang is running"
+        api = client.call("GET", "/openapi.json", Authorization="Bearer k").json()
+        assert api["servers"] == [{"url": "/some/app"}]
+        for path in ("/some/apple/live", "/some/live", "/live/some/app"):
+            assert client.call("GET", path, Authorization="Bearer k").status == 404
+        answer = client.call("GET", "/some/app/v1/nope", Authorization="Bearer k")
+        assert answer.status == 404 and answer.json()["object"] == "error"
+
+
+def test_how_many_generations_a_request_may_ask_for(start, monkeypatch):
+    monkeypatch.setenv("SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ", "3")
+    run = start()
+    for path, body, shown in (
+        ("/generate", {"text": ["a"] * 4}, "4 generations, over the limit of 3"),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 2}, "4 generations, over the limit of 3"),
+        ("/tokenize", {"prompt": ["a"] * 4}, "4 entries, over the limit of 3"),
+    ):
+        answer = call(run.address, "POST", path, body)
+        assert answer.status == 400 and shown in answer.body.decode()
+    assert call(run.address, "POST", "/generate", {"text": ["a"] * 3}).status == 200

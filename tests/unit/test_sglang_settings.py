@@ -110,11 +110,31 @@ def test_how_many_processes():
 
 
 def test_flags_of_sglang():
-    args = SimpleNamespace(enable_cache_report=True, grammar_backend="none", api_key="a")
+    args = SimpleNamespace(
+        enable_cache_report=True, grammar_backend="none", api_key="a", fastapi_root_path="/x/"
+    )
     found = settings.options(args, {})
+    assert found.root_path == "/x"
     assert found.cache_report and not found.grammars and found.api_keys == ("a",)
     with pytest.raises(Problem, match="--admin-api-key"):
         settings.options(SimpleNamespace(admin_api_key="ä"), {})
+
+
+def test_variables_of_sglang(monkeypatch):
+    def found():
+        options = settings.options(SimpleNamespace(), {})
+        return options.max_batch, options.idle_timeout_s
+
+    assert found() == (4096, 75.0)
+    monkeypatch.setenv("SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ", "7")
+    monkeypatch.setenv("SGLANG_TIMEOUT_KEEP_ALIVE", "11")
+    assert found() == (7, 11.0)
+    given = settings.options(SimpleNamespace(), {"TPC_KEEP_ALIVE_TIMEOUT": "3"})
+    assert given.idle_timeout_s == 3  # ours before theirs
+    for text in ("0", "-1", "x", "nan"):
+        monkeypatch.setenv("SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ", text)
+        monkeypatch.setenv("SGLANG_TIMEOUT_KEEP_ALIVE", text)
+        assert found() == (4096, 75.0)
 
 
 def test_the_page_lists_them():

@@ -162,8 +162,9 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
     return out
 
 
-def document(version: str) -> dict[str, Any]:
-    """The whole document."""
+def document(version: str, root_path: str = "") -> dict[str, Any]:
+    """The whole document; `root_path`: what a proxy puts before every path."""
+    servers: dict[str, Any] = {"servers": [{"url": root_path}]} if root_path else {}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -171,6 +172,7 @@ def document(version: str) -> dict[str, Any]:
             "version": version,
             "description": "SGLang's native API and the OpenAI API over one scheduler.",
         },
+        **servers,
         "paths": {
             route.path: {method.lower(): _operation(route, method) for method in route.methods}
             for route in ROUTES

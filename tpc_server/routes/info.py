@@ -75,7 +75,9 @@ class InfoHandlers(Handlers):
         if not self._openapi_body:
             from ..openapi.document import document
 
-            self._openapi_body = native.to_json(document(self.setup.info.server["version"]))
+            self._openapi_body = native.to_json(
+                document(self.setup.info.server["version"], self.setup.root_path)
+            )
         self._json(conn, request, close, self._openapi_body)
 
     def docs(self, conn: Connection, request: HttpRequest, close: bool) -> None:

@@ -43,6 +43,7 @@ class Router(
         self._handlers: dict[bytes, Any] = {}  # by method + path
         self._paths: dict[bytes, Route] = {}
         self._prefixes: list[tuple[bytes, Route]] = []
+        self._root = setup.root_path.encode()
         for route in ROUTES:
             if route.handler in ("openapi", "docs") and not setup.show_openapi:
                 continue
@@ -54,15 +55,21 @@ class Router(
                 continue
             self._paths[path.encode()] = route
             for method in methods_of(route):
-                self._handlers[method + path.encode()] = getattr(self, route.handler)
+                handler = getattr(self, route.handler)
+                self._handlers[method + path.encode()] = handler
+                if self._root:
+                    self._handlers[method + self._root + path.encode()] = handler
 
     # -- finding -----------------------------------------------------------------------
 
     def find(self, path: bytes) -> tuple[Route | None, bytes]:
-        """The route of an undecoded path, and the path without escapes, or without a slash that
-        no route ends in."""
+        """The route of an undecoded path, and the path as it is declared: without escapes, what a
+        proxy puts before it, a slash that no route ends in."""
         if b"%" in path:
             path = unquote_to_bytes(path)
+        root = self._root
+        if root and path.startswith(root) and path[len(root) : len(root) + 1] in (b"", b"/"):
+            path = path[len(root) :] or b"/"
         route = self._paths.get(path)
         if route is None and path.endswith(b"/"):
             route = self._paths.get(path[:-1])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ... import access, modes
-from ...config import Options
+from ...config import Options, root_path
 from .problem import Problem
 
 
@@ -128,6 +128,8 @@ ABSENT: Final = {
     "health_probe": "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",
     "registry_entry_s": "SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL",
     "show_openapi": "DISABLE_OPENAPI_DOC",
+    "max_batch": "SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ",
+    "root_path": "--fastapi-root-path",
     "warmup_timeout_s": "SGLANG_WARMUP_TIMEOUT",
     "manage_gc": "for tests: the collector's rule is none of an operator's",
     "plan": "SGLang says which CPUs, --tokenizer-worker-num and --detokenizer-worker-num the rest",
@@ -183,6 +185,8 @@ def options(args: Any, environ: Mapping[str, str] = os.environ) -> Options:
     }
     if getattr(args, "enable_cache_report", False):
         given["cache_report"] = True
+    if getattr(args, "fastapi_root_path", None):
+        given["root_path"] = root_path(args.fastapi_root_path)
     if str(getattr(args, "grammar_backend", "")) == "none":
         given["grammars"] = False
     try:
