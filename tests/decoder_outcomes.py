@@ -30,6 +30,7 @@ def decoders() -> dict[str, Callable[[bytes], Any]]:
     """A decoder of each request type, of one server's limits."""
     limits = Limits(
         100, 1000, enable_return_hidden_states=True, enable_strict_thinking=True,
+        enable_custom_logit_processor=True,
         lora_ids={"ada": "1"}, max_batch=64,
     )  # fmt: skip
     native = generate.GenerateDecoder(limits)

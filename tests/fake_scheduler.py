@@ -61,9 +61,11 @@ class FakeScheduler:
         self._steps = 0
         self._stop = False
         self.pushes = 0
+        self.paused = False
         self.silent = False  # receives, never answers
         self.control: dict[str, Any] = {
             "GetInternalStateReq": {"internal_state": {}},
+            "OpenSessionReqInput": {"success": True},
             **{tag: {"success": True} for tag in SLOW},
         }
         self._thread = threading.Thread(target=self._run, name="fake-scheduler", daemon=True)
@@ -117,7 +119,7 @@ class FakeScheduler:
             self._push_step()
 
     def _may_step(self) -> bool:
-        if not self.live or self.silent:
+        if not self.live or self.silent or self.paused:
             return False
         if not self.manual:
             return True
@@ -145,12 +147,19 @@ class FakeScheduler:
             self.live[rid] = Live(header, ids, frames)
         elif tag == "AbortReq":
             self.aborted.append(rid)
-            for live in [v for k, v in self.live.items() if k.startswith(rid)]:
+            for live in [v for k, v in self.live.items() if header[3] or k.startswith(rid)]:
                 del self.live[live.rid]
                 message = "Aborted" if live.at else "Abort in waiting queue"
                 if self.silent:
                     continue
                 self.push([(live.rid, {"type": "abort", "message": message}, [], len(live.ids))])
+        elif tag == "OpenSessionReqInput":
+            answer = {"session_id": header[4], **self.control[tag]}
+            self.server.push_control_result(rid, msgpack.packb(answer))
+        elif tag == "PauseGenerationReqInput":
+            self.paused = True
+        elif tag == "ContinueGenerationReqInput":
+            self.paused = False
         elif tag in self.control:
             self.server.push_control_result(rid, msgpack.packb(self.control[tag]))
 

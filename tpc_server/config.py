@@ -81,6 +81,8 @@ class Options:
     )
     root_path: str = ""  # a proxy may put this before every path
     max_logprobs: int = 1024  # alternatives a position that a request may ask for
+    custom_logit_processor: bool = False  # requests may bring code of theirs to the scheduler
+    streaming_session: bool = False
     cache_report: bool = False  # usage of the OpenAI routes says how much of a prompt was cached
     log_format: str = "text"
     access_log: bool = False  # a line a request, at level info

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from . import mesh
 from .access import digest
 from .boundary import codec
 from .boundary.server_args import DisaggregationMode, ServerArgs
@@ -36,6 +37,11 @@ _STORAGE: Final = {
         "HiCache storage backend cleared.", "Failed to clear HiCache storage backend.",
     ),
 }  # fmt: skip
+
+_GENERATION: Final = {
+    "pause": ("Generation paused successfully.", 1),
+    "continue": ("Generation continued successfully.", 0),
+}
 
 
 class CoreSetup:
@@ -88,6 +94,7 @@ class CoreSetup:
         self.cors_origins = options.cors_origins
         self.request_id_headers = options.request_id_headers
         self.access_log = options.access_log
+        self.streaming_session = options.streaming_session
         self.header_overrides = options.header_overrides
         self.max_head_bytes = options.max_head_bytes
         self.max_body_bytes = options.max_body_bytes
@@ -149,6 +156,15 @@ class CoreSetup:
             return control.weights(reply)
         if name == "hicache":
             return control.storage_state(self.hicache, reply)
+        if name == "open_session":
+            return control.opened(reply)
+        if name == "close_session":
+            return control.closed(reply)
+        if name in _GENERATION:
+            message, paused = _GENERATION[name]
+            if reply is not None:
+                self._words[mesh.PAUSED] = paused
+            return control.told(message, reply)
         if name in _STORAGE:
             return control.storage(*_STORAGE[name], reply)
         return 500, native.error_body(f"unknown control request {name}", 500), http.JSON
@@ -188,6 +204,7 @@ def limits_of(args: ServerArgs, options: Options, vocab_size: int) -> Limits:
         preferred_sampling_params=preferred,
         lora_ids=dict(args.lora_ids),
         allow_auto_truncate=args.allow_auto_truncate,
+        enable_custom_logit_processor=options.custom_logit_processor,
         enable_return_hidden_states=args.enable_return_hidden_states,
         enable_strict_thinking=args.enable_strict_thinking,
         skip_tokenizer_init=args.skip_tokenizer_init,

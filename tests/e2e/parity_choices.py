@@ -204,6 +204,19 @@ CHOICES: tuple[Choice, ...] = (
         proof=_CHOICES + "test_one_rid_twice",
     ),
     Choice(
+        "session-id", "`meta_info.id` of a request in a session", "-", "the client's rid",
+        "the client's rid with a suffix, which an abort takes too",
+        "`session_params.rid` names it so: the session knows the rid on the wire",
+        proof="tests/e2e/test_control_routes.py::test_a_session",
+    ),
+    Choice(
+        "pause-abort", "`/pause_generation` with mode `abort`", "-",
+        "aborts again and again until nothing runs; requests wait in the frontend",
+        "retracted, then aborted in the scheduler's queue; requests wait in the scheduler",
+        "in one go, whatever frontends there are",
+        proof="tests/e2e/test_control_routes.py::test_a_pause_that_ends_what_runs",
+    ),
+    Choice(
         "batch-failure", "one element of a batch fails", "an `{error}` entry, status 200",
         "the whole call fails", "the whole call fails; the others are aborted", "as Python",
         proof=_CHOICES + "test_one_element_of_a_batch_fails",
@@ -231,6 +244,12 @@ CHOICES: tuple[Choice, ...] = (
                 lambda o, t: o == {"message": t, "code": 400},
             ),
         ),
+    ),
+    Choice(
+        "ended-shape", "body when the scheduler ends a native request with a status over 400",
+        "`{\"error\":{\"message\",\"code\"}}`", "`{object,message,type,param,code}`",
+        "the members of both", "a client of either finds what it looks for",
+        proof=_CHOICES + "test_an_abort_with_a_status",
     ),
     Choice(
         "error-path", "text of a type error", "the value and a type of Rust's (`i64`)",

@@ -28,6 +28,8 @@ OTHERS: dict[tuple[str, str], tuple[str, str]] = {
     ("GenerateReqInput", "modalities"): _MEDIA,
     ("GenerateReqInput", "mm_hashes"): _MEDIA,
     ("GenerateReqInput", "session_params"): _REFUSED,
+    ("ChatCompletionRequest", "session_params"): _REFUSED,
+    ("CompletionRequest", "session_params"): _REFUSED,
     ("GenerateReqInput", "custom_logit_processor"): (
         "accepted", "needs --enable-custom-logit-processor"
     ),

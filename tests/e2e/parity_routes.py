@@ -20,6 +20,12 @@ SERVED: dict[str, tuple[str, str, str]] = {
     "/hicache/storage-backend/clear": (
         "POST", "POST", "a failure says so (Python: 400, and that it was cleared)",
     ),
+    "/pause_generation": (
+        "-", "POST", "mode abort: retracts and aborts; answered once the scheduler has done it",
+    ),
+    "/continue_generation": ("-", "POST", "answered once the scheduler has done it"),
+    "/open_session": ("-", "GET, POST", ""),
+    "/close_session": ("-", "GET, POST", "answered once the scheduler has done it"),
     "/route": (
         "GET, PUT of a prefill server", "another port's",
         "of a prefill server; outlives a frontend",
@@ -75,12 +81,11 @@ NOT_SERVED: dict[str, tuple[str, ...]] = {
         "/load_lora_adapter", "/load_lora_adapter_from_tensors", "/unload_lora_adapter",
     ),
     "manages the scheduler's memory, state or caches": (
-        "/release_memory_occupation", "/resume_memory_occupation", "/pause_generation",
-        "/continue_generation", "/set_internal_state", "/slow_down", "/pd_role_switch",
+        "/release_memory_occupation", "/resume_memory_occupation",
+        "/set_internal_state", "/slow_down", "/pd_role_switch",
         "/get_hicache_l3_cache_layout", "/add_external_corpus", "/remove_external_corpus",
         "/list_external_corpora",
     ),
-    "sessions are not kept here": ("/open_session", "/close_session"),
     "profiling and logging of SGLang's own processes": (
         "/start_profile", "/stop_profile", "/set_trace_level", "/freeze_gc",
         "/configure_logging", "/start_expert_distribution_record",

@@ -226,7 +226,8 @@ def test_half_characters_wait(start):
         ({"prompt": "a", "response_format": {"type": "yaml"}}, "response_format.type"),
         ({"prompt": "a", "response_format": {"type": "json_schema"}}, "json_schema.schema"),
         ({"prompt": "a", "return_spec_tokens_details": True}, "return_spec_tokens_details"),
-        ({"prompt": "a", "custom_logit_processor": "x"}, "custom_logit_processor"),
+        ({"prompt": "a", "custom_logit_processor": "x"}, "--enable-custom-logit-processor"),
+        ({"prompt": "a", "custom_logit_processor": 1}, "custom_logit_processor"),
     ],
 )
 def test_bad_requests_name_the_field(start, fields, text):

@@ -79,7 +79,10 @@ def test_an_abort_with_a_status(run, status):
     run.push((stream_rid, "a", None))
     run.push((unary_rid, "", reason), (stream_rid, "", reason))
     answer = unary.answer()
-    assert (answer.status, answer.json()["error"]["message"]) == (status, "too much")
+    told = answer.json()
+    assert (answer.status, told.pop("error")) == (status, {"message": "too much", "code": status})
+    theirs = {"object": "error", "message": "too much", "type": str(status), "param": None}
+    assert told == ({} if status == 400 else {**theirs, "code": status})
     answer = stream.answer()
     assert answer.status == 200
     last, done = answer.events()[-2:]

@@ -52,7 +52,7 @@ def test_facts(start):
         same = client.call("GET", "/model_info").body
         assert client.call("GET", "/get_model_info").body == same
         assert client.call("GET", "/get_server_info").json()["served_model_name"] == "org/tiny 1"
-        for path in ("/update_weights_from_disk", "/load_lora_adapter", "/open_session"):
+        for path in ("/update_weights_from_disk", "/load_lora_adapter", "/encode"):
             assert client.call("POST", path, {}).status == 404
 
 

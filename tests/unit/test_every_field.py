@@ -43,6 +43,7 @@ VALUES: dict[str, Any] = {
     "token_ids_logprob": [4], "return_text_in_logprobs": True, "return_hidden_states": True,
     "return_prompt_token_ids": True, "session_id": "s", "lora_path": "ada", "bootstrap_host": "h",
     "bootstrap_pair_key": "k", "routing_key": "k", "require_reasoning": True, "extra_key": "k",
+    "custom_logit_processor": "code", "session_params": {"id": "s"},
     "cache_salt": "k", "kv_hints": _HINTS, "no_logs": True, "custom_labels": {"a": "b"},
     "log_metrics": False, "watermark": {"enabled": True}, "temperature": 0.5, "top_p": 0.5,
     "min_p": 0.5, "frequency_penalty": 0.5, "presence_penalty": 0.5, "repetition_penalty": 1.5,
@@ -128,8 +129,11 @@ def test_names_are_all_there() -> None:
 def test_the_value_of_a_native_field_is_in_the_message(row: Any) -> None:
     """In the place of that name, and nowhere else but there where it was not given."""
     decoder = GenerateDecoder(
-        Limits(100, 1000, enable_return_hidden_states=True, lora_ids={"ada": "1"})
-    )
+        Limits(
+            100, 1000, enable_return_hidden_states=True, enable_custom_logit_processor=True,
+            lora_ids={"ada": "1"},
+        )
+    )  # fmt: skip
     value = VALUES.get(row.name, 3)
     plain = decoder.decode(b'{"text":"a","rid":"r"}').items[0].wire
     body = {"rid": "r", row.name: value, **({} if row.name == "input_ids" else {"text": "a"})}
@@ -148,6 +152,8 @@ def test_the_value_of_a_native_field_is_in_the_message(row: Any) -> None:
     if row.name == "rid":
         assert item.rid == value
         return
+    if row.name == "session_params":
+        value = ["s", None, None, None, None]
     assert item.wire[GENERATE[row.name]] == value
     differing = [k for k, (a, b) in enumerate(zip(item.wire, plain, strict=True)) if a != b]
     assert differing == [row.wire]

@@ -84,7 +84,8 @@ def test_control_messages_of_every_type_pack_and_decode() -> None:
     for tag, struct in TAGGED.items():
         if tag == "TokenizedGenerateReqInput":
             continue
-        needed = {field.name: "x" for field in struct.fields[2:] if field.default is ...}
+        required = [field for field in struct.fields[2:] if field.default is ...]
+        needed: dict[str, Any] = {f.name: {"str": "x", "int": 1}[f.type] for f in required}
         values = decode_ingress(pack_control(PACK, tag, "r", **needed))
         assert values[:3] == [tag, "r", None] and len(values) == len(struct.fields) + 1
     with pytest.raises(TypeError, match="needs hicache_storage_backend"):

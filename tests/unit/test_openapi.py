@@ -35,7 +35,7 @@ API = document("1.2.3")
 TYPES = API["components"]["schemas"]
 LIMITS = Limits(
     100, 1000, enable_return_hidden_states=True, enable_strict_thinking=True,
-    lora_ids={"ada": "1"},
+    enable_custom_logit_processor=True, lora_ids={"ada": "1"},
 )  # fmt: skip
 DECODER = GenerateDecoder(LIMITS)
 

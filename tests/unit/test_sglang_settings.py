@@ -111,9 +111,11 @@ def test_how_many_processes():
 
 def test_flags_of_sglang():
     args = SimpleNamespace(
-        enable_cache_report=True, grammar_backend="none", api_key="a", fastapi_root_path="/x/"
-    )
+        enable_cache_report=True, grammar_backend="none", api_key="a", fastapi_root_path="/x/",
+        enable_streaming_session=True, enable_custom_logit_processor=True,
+    )  # fmt: skip
     found = settings.options(args, {})
+    assert found.streaming_session and found.custom_logit_processor
     assert found.root_path == "/x"
     assert found.cache_report and not found.grammars and found.api_keys == ("a",)
     with pytest.raises(Problem, match="--admin-api-key"):

@@ -175,6 +175,23 @@ _MESSAGES: dict[str, tuple[tuple[Field, ...], int]] = {
         6,
     ),
     "DetachHiCacheStorageReqInput": (_BASE, 2),
+    # Of these a scheduler answers the opening of a session only.
+    "PauseGenerationReqInput": (
+        (*_BASE, Field("mode", "'abort'/'retract'/'in_place'", "abort")),
+        3,
+    ),
+    "ContinueGenerationReqInput": ((*_BASE, Field("torch_empty_cache", "bool", True)), 3),
+    "OpenSessionReqInput": (
+        (
+            *_BASE,
+            Field("capacity_of_str_len", "int", _R),
+            Field("session_id", "str|null", None),
+            Field("streaming", "bool|null", None),
+            Field("timeout", "float|null", None),
+        ),
+        6,
+    ),
+    "CloseSessionReqInput": ((*_BASE, Field("session_id", "str", _R)), 3),
 }
 
 

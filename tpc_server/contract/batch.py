@@ -27,6 +27,8 @@ _FORWARDED: Final = {
         "top_logprobs_num",
         "return_hidden_states",
         "session_id",
+        "session_params",
+        "custom_logit_processor",
         "bootstrap_host",
         "bootstrap_port",
         "bootstrap_room",
@@ -50,10 +52,11 @@ _NOT_WITH_N: Final = (
     "logprob_start_len",
     "top_logprobs_num",
     "token_ids_logprob",
+    "custom_logit_processor",
 )
 _LISTS: Final = frozenset(
     (*_FORWARDED, "token_ids_logprob", "lora_path"),
-) - {"session_id", "routed_dp_rank", "disagg_prefill_dp_rank", "routing_key",
+) - {"session_id", "session_params", "routed_dp_rank", "disagg_prefill_dp_rank", "routing_key",
      "require_reasoning", "priority", "routed_experts_start_len", "no_logs"}  # fmt: skip
 
 _LOGPROB: Final = GENERATE["return_logprob"]
@@ -61,6 +64,7 @@ _START: Final = GENERATE["logprob_start_len"]
 _TOP: Final = GENERATE["top_logprobs_num"]
 _HIDDEN: Final = GENERATE["return_hidden_states"]
 _LORA: Final = GENERATE["lora_id"]
+_PROCESSOR: Final = GENERATE["custom_logit_processor"]
 _SKIP_SPECIAL: Final = SAMPLING["skip_special_tokens"]
 _SPACES: Final = SAMPLING["spaces_between_special_tokens"]
 _NO_TRIM: Final = SAMPLING["no_stop_trim"]
@@ -107,7 +111,7 @@ class Columns:
             at = _FORWARDED.get(name)
             if at is None:
                 continue
-            if type(value) is list:
+            if type(value) is list and name in _LISTS:
                 value = value[prompt]
             elif name == "bootstrap_room":
                 value += k  # each request needs a room of its own
@@ -170,6 +174,11 @@ def _check_outputs(wire: list[Any], limits: Limits) -> None:
         raise BadRequest(
             f"top_logprobs_num must be in [0, {limits.max_alternatives}], got {wire[_TOP]}."
         )
+    if wire[_PROCESSOR] and not limits.enable_custom_logit_processor:
+        raise BadRequest(
+            "The server is not configured to enable custom logit processor."
+            " Please set `--enable-custom-logit-processor` to enable this feature."
+        )
     if wire[_HIDDEN] and not limits.enable_return_hidden_states:
         raise BadRequest(
             "The server is not configured to return hidden states."
@@ -195,6 +204,8 @@ def expand(
             raise BadRequest(f"Cannot use list {name} with parallel_sample_num > 1")
         if len(value) != count:
             raise BadRequest(f"The length of {name} should be equal to the batch size.")
+    if "session_id" in given and "session_params" in given:
+        raise BadRequest("session_id and session_params cannot both be set.")
     room = given.get("bootstrap_room")
     if type(room) is int and not _I64_MIN <= room + count * n <= _I64_MAX:
         raise BadRequest(f"bootstrap_room {room} leaves no room for {count * n} requests")

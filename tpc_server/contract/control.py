@@ -1,5 +1,5 @@
-"""The request types of the routes that look after a scheduler's weights and caches. Owner:
-stateless."""
+"""The request types of the routes that look after a scheduler: its weights, caches, sessions,
+whether it runs. Owner: stateless."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from . import fields as F
 from .errors import BadRequest, invalid_type
 from .fields import RequestField
 from .json_body import check_finite, parse_object
+from .values import I64_MAX, I64_MIN, as_float
 
-__all__ = ["ATTACH_TABLE", "SELECTORS", "WEIGHTS_TABLE", "decode_attach", "decode_weights"]
+__all__ = [
+    "ATTACH_TABLE", "CLOSE_TABLE", "CONTINUE_TABLE", "MODES", "OPEN_TABLE", "PAUSE_TABLE",
+    "SELECTORS", "WEIGHTS_TABLE", "decode_attach", "decode_close", "decode_continue", "decode_open",
+    "decode_pause", "decode_weights",
+]  # fmt: skip
 
 SELECTORS: Final = ("target", "draft", "all")
+MODES: Final = ("abort", "retract", "in_place")
 
 
 def _row(name: str, kind: int, default: Any, nullable: bool, about: str) -> RequestField:
@@ -31,6 +37,34 @@ ATTACH_TABLE: Final[tuple[RequestField, ...]] = (
     _row("hicache_storage_prefetch_policy", F.STR, None, True, "as --hicache-storage-…"),
     _row("hicache_write_policy", F.STR, None, True, "as --hicache-write-policy"),
 )
+PAUSE_TABLE: Final[tuple[RequestField, ...]] = (
+    _row(
+        "mode",
+        F.STR,
+        "abort",
+        False,
+        "of running requests: abort ends them, retract puts them back into the queue (their "
+        "caches can be flushed), in_place leaves them where they are",
+    ),
+)
+CONTINUE_TABLE: Final[tuple[RequestField, ...]] = (
+    _row("torch_empty_cache", F.BOOL, True, False, "the engine gives unused GPU memory back first"),
+)
+OPEN_TABLE: Final[tuple[RequestField, ...]] = (
+    _row("capacity_of_str_len", F.INT, None, False, "how long its text may grow"),
+    _row("session_id", F.STR, None, True, "null: one is made"),
+    _row(
+        "streaming",
+        F.BOOL,
+        None,
+        True,
+        "each request goes on from the one before; the server must allow it",
+    ),
+    _row("timeout", F.NUMBER, None, True, "seconds without a request after which it is closed"),
+)
+CLOSE_TABLE: Final[tuple[RequestField, ...]] = (
+    _row("session_id", F.STR, None, False, "as /open_session told it"),
+)
 
 
 def decode_weights(body: bytes) -> dict[str, Any]:
@@ -45,9 +79,40 @@ def decode_weights(body: bytes) -> dict[str, Any]:
 
 def decode_attach(body: bytes) -> dict[str, Any]:
     """Fields of an AttachHiCacheStorageReqInput. Raises BadRequest."""
-    fields = _fields(body, ATTACH_TABLE)
-    if "hicache_storage_backend" not in fields:
-        raise BadRequest("missing field `hicache_storage_backend`")
+    return _needed(body, ATTACH_TABLE, "hicache_storage_backend")
+
+
+def decode_pause(body: bytes) -> str:
+    """The mode. Raises BadRequest."""
+    mode: str = _fields(body, PAUSE_TABLE).get("mode", "abort")
+    if mode not in MODES:
+        raise BadRequest(f"mode must be abort, retract or in_place, got {mode[:64]!r}")
+    return mode
+
+
+def decode_continue(body: bytes) -> dict[str, Any]:
+    """Fields of a ContinueGenerationReqInput. Raises BadRequest."""
+    return _fields(body, CONTINUE_TABLE)
+
+
+def decode_open(body: bytes) -> dict[str, Any]:
+    """Fields of an OpenSessionReqInput. Raises BadRequest."""
+    fields = _needed(body, OPEN_TABLE, "capacity_of_str_len")
+    if fields.get("timeout") is not None:
+        fields["timeout"] = as_float(fields["timeout"])
+        check_finite(fields["timeout"], "timeout")
+    return fields
+
+
+def decode_close(body: bytes) -> dict[str, Any]:
+    """Fields of a CloseSessionReqInput. Raises BadRequest."""
+    return _needed(body, CLOSE_TABLE, "session_id")
+
+
+def _needed(body: bytes, table: tuple[RequestField, ...], name: str) -> dict[str, Any]:
+    fields = _fields(body, table)
+    if name not in fields:
+        raise BadRequest(f"missing field `{name}`")
     return fields
 
 
@@ -74,6 +139,12 @@ def _check(row: RequestField, value: Any) -> None:
     elif row.kind == F.STR:
         if type(value) is not str:
             raise invalid_type(value, "a string", row.name)
+    elif row.kind == F.INT:
+        if type(value) is not int or not I64_MIN <= value <= I64_MAX:
+            raise invalid_type(value, "an integer", row.name)
+    elif row.kind == F.NUMBER:
+        if type(value) not in (int, float):
+            raise invalid_type(value, "a number", row.name)
     elif type(value) is not list:
         raise invalid_type(value, "an array of strings", row.name)
     else:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ..boundary.messages import GENERATE
 
-__all__ = ["REFUSED", "REQUEST_TABLE", "RequestField"]
+__all__ = ["REFUSED", "REQUEST_TABLE", "SESSION_TABLE", "RequestField"]
 
 # JSON kinds. The `_LIST` ones also take one value an item of a batch.
 BOOL: Final = 1
@@ -32,6 +32,8 @@ STRINGS: Final = 15  # a string or a list of strings
 IDS: Final = 16  # as IDS_LIST, without nulls
 STR_ARRAY: Final = 17  # a list of strings
 INTS: Final = 18  # a list of integers
+NUMBER: Final = 19
+SESSION: Final = 20  # an object of SESSION_TABLE's fields
 
 
 class RequestField(NamedTuple):
@@ -82,6 +84,13 @@ REQUEST_TABLE: Final[tuple[RequestField, ...]] = (
     _row("return_hidden_states", BOOL_LIST, False, "the server must allow it"),
     _row("return_prompt_token_ids", BOOL, False, "the prompt's ids in the answer", nullable=False),
     _row("session_id", STR, None, _SCHEDULER),
+    _row("session_params", SESSION, None, "the session that the prompt goes on with"),
+    _row(
+        "custom_logit_processor",
+        STR_LIST,
+        None,
+        "as SGLang serializes it; the server must allow it",
+    ),
     _row("lora_path", STR_LIST, None, "name of a loaded LoRA adapter"),
     _row("bootstrap_host", STR_LIST, None, _DISAGG),
     _row("bootstrap_port", INT_LIST, None, _DISAGG),
@@ -102,6 +111,15 @@ REQUEST_TABLE: Final[tuple[RequestField, ...]] = (
     _row("no_logs", BOOL, False, "the scheduler writes no line of it"),
     _row("custom_labels", LABELS, None, "labels for the request's metrics"),
     _row("log_metrics", BOOL, True, "whether the request is counted in the metrics"),
+)
+
+# Of `session_params`, in the order of the scheduler's record.
+SESSION_TABLE: Final[tuple[RequestField, ...]] = (
+    RequestField("id", STR, about="of the session, as /open_session told it"),
+    RequestField("rid", STR, about="the request to go on from: an answer's meta_info.id"),
+    RequestField("offset", INT, about="tokens that are kept of what was before"),
+    RequestField("replace", BOOL, about="in the place of that request"),
+    RequestField("drop_previous_output", BOOL, about="its answer is not gone on with"),
 )
 
 _MEDIA: Final = "this server handles text only"
@@ -129,8 +147,6 @@ REFUSED: Final[dict[str, str]] = {
     "encoder_urls": _MEDIA,
     "input_embeds": "send text or input_ids",
     "positional_embed_overrides": "send text or input_ids",
-    "session_params": "sessions are not kept here",
-    "custom_logit_processor": "it would run the client's code in the scheduler",
     "watermark": "no scheduler here watermarks",
     "lora_id": "name the adapter with lora_path",
     "return_routed_experts": _COLUMN,

@@ -203,9 +203,11 @@ class GenerateDecoder:
         self, text: Any, ids: Any, params: Any, rid: Any, stream: bool, options: Options
     ) -> GenerateRequest:
         limits = self._limits
-        prompts = self._prompts(text, ids)
+        # A session may hold all of the prompt.
+        empty = ids == [] and text is None and (options.given.get("session_params") or [None])[0]
+        prompts = [[]] if empty else self._prompts(text, ids)
         is_text = text is not None
-        single = (type(text) is str) if is_text else (bool(ids) and type(ids[0]) is not list)
+        single = (type(text) is str) if is_text else (not ids or type(ids[0]) is not list)
         if type(params) is list and len(params) > self._most:
             raise TooMuchHere
         samplings = self._samplings(params, single, len(prompts))

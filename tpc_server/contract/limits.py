@@ -34,6 +34,7 @@ class Limits:
         "context_len",
         "default_max_new_tokens",
         "default_priority",
+        "enable_custom_logit_processor",
         "enable_return_hidden_states",
         "enable_strict_thinking",
         "grammars",
@@ -59,6 +60,7 @@ class Limits:
         preferred_sampling_params: dict[str, Any] | None = None,
         lora_ids: dict[str, str] | None = None,
         allow_auto_truncate: bool = False,
+        enable_custom_logit_processor: bool = False,
         enable_return_hidden_states: bool = False,
         enable_strict_thinking: bool = False,
         skip_tokenizer_init: bool = False,
@@ -76,6 +78,7 @@ class Limits:
         self.preferred_sampling_params = dict(preferred_sampling_params or {})
         self.lora_ids = dict(lora_ids or {})
         self.allow_auto_truncate = allow_auto_truncate
+        self.enable_custom_logit_processor = enable_custom_logit_processor
         self.enable_return_hidden_states = enable_return_hidden_states
         self.enable_strict_thinking = enable_strict_thinking
         self.skip_tokenizer_init = skip_tokenizer_init

@@ -53,6 +53,10 @@ def read_option(options: Options, field: F.RequestField, value: Any) -> None:
         return
     elif kind == F.HINTS:
         _hints(value, name)
+    elif kind == F.SESSION:
+        value = _session(value, name)
+        if value is None:
+            return
     else:
         _scalar(kind, value, name)
     if name == "log_metrics":
@@ -91,6 +95,20 @@ def _ids(value: Any, path: str) -> None:
             check_i64s(entry, where)
         elif entry is not None:
             raise invalid_type(entry, "an array of token ids", where)
+
+
+def _session(value: Any, path: str) -> list[Any] | None:
+    """The scheduler's record of it; None for an object that says nothing."""
+    if type(value) is not dict:
+        raise invalid_type(value, "an object", path)
+    unknown = value.keys() - {row.name for row in F.SESSION_TABLE}
+    if unknown:
+        raise BadRequest(f"unknown field `{sorted(unknown)[0]}` at `{path}`")
+    for row in F.SESSION_TABLE:
+        entry = value.get(row.name)
+        if entry is not None:
+            _scalar(row.kind, entry, f"{path}.{row.name}")
+    return [value.get(row.name) for row in F.SESSION_TABLE] if value else None
 
 
 _ENVELOPE = (("protocol_version", str), ("message_id", str))

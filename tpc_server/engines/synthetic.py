@@ -28,6 +28,10 @@ _IDLE_MS: Final = 200
 _RECV_MAX: Final = 256
 _HEALTH: Final = "HEALTH_CHECK"
 _GRAMMARS: Final = ("json_schema", "regex", "ebnf", "structural_tag")
+_NOT_HERE: Final = (
+    "PauseGenerationReqInput", "ContinueGenerationReqInput", "OpenSessionReqInput",
+    "CloseSessionReqInput",
+)  # fmt: skip
 _QUEUE_ABORT: Final[dict[str, Any]] = {"type": "abort", "message": "Abort in waiting queue"}
 
 
@@ -179,6 +183,8 @@ class SyntheticEngine:
             self._on_abort(message[1] or "", message[3])
         elif tag == "FlushCacheReqInput":
             self._flushes.request(message[1], float(message[3] or 0.0), self._idle, _nothing)
+        elif tag in _NOT_HERE:
+            self._server.push_error(message[1], f"{tag} is not supported by the synthetic engine")
         else:
             answer = self._control(tag)
             payload = {"rid": None, "http_worker_ipc": None, **answer}
@@ -203,6 +209,9 @@ class SyntheticEngine:
             if request.sampling[SAMPLING[name]] is not None:
                 self._refuse(request, f"{name} is not supported by the synthetic engine")
                 return
+        if message[GENERATE["session_params"]] is not None:
+            self._refuse(request, "session_params is not supported by the synthetic engine")
+            return
         scripted_end = script is not None and script.finish is not None
         if request.window and self.settings.token_bytes is None and not scripted_end:
             self._refuse(request, "stop strings and patterns need a tokenizer")

@@ -36,11 +36,12 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "tokenize": {"application/json": {"schema": {"$ref": "#/components/schemas/Tokens"}}},
     "detokenize": {"application/json": {"schema": {"$ref": "#/components/schemas/Texts"}}},
     "root": {"application/json": {"schema": {"type": "string"}}},
+    "open_session": {"application/json": {"schema": {"type": "string"}}},
     "docs": {"text/html": _TEXT},
 }  # fmt: skip
 for _name in (
     "abort", "flush_cache", "clear_hicache", "health", "health_generate", "ready", "live",
-    "metrics",
+    "metrics", "close_session",
 ):  # fmt: skip
     _ANSWERS[_name] = {"text/plain": _TEXT}
 

@@ -8,8 +8,17 @@ from ..contract import fields as F
 from ..contract import openai_fields as O
 from ..contract import sampling_fields as S
 from ..contract.abort import ABORT_TABLE
-from ..contract.control import ATTACH_TABLE, SELECTORS, WEIGHTS_TABLE
-from ..contract.fields import REFUSED, REQUEST_TABLE, RequestField
+from ..contract.control import (
+    ATTACH_TABLE,
+    CLOSE_TABLE,
+    CONTINUE_TABLE,
+    MODES,
+    OPEN_TABLE,
+    PAUSE_TABLE,
+    SELECTORS,
+    WEIGHTS_TABLE,
+)
+from ..contract.fields import REFUSED, REQUEST_TABLE, SESSION_TABLE, RequestField
 from ..contract.limits import MAX_RID_BYTES
 from ..contract.openai_fields import CHAT_TABLE, COMPLETION_TABLE, OpenAIField
 from ..contract.parse import PARSE_TABLE, SEPARATE_TABLE
@@ -93,6 +102,7 @@ _KINDS: Final[dict[int, Schema]] = {
     F.STRINGS: _any(_STR, _list(_STR)),
     F.STR_ARRAY: _list(_STR),
     F.INTS: _list(_I64),
+    F.NUMBER: _NUMBER,
     F.OBJECT: _OBJECT,
     F.OBJECTS: _list(_OBJECT),
     F.ANY: {},
@@ -118,6 +128,10 @@ def request_field(row: RequestField) -> Schema:
         schema = _CORE[row.name]
     elif row.name == "selector":
         schema = {"type": "string", "enum": [*SELECTORS]}
+    elif row.name == "mode":
+        schema = {"type": "string", "enum": [*MODES]}
+    elif row.kind == F.SESSION:
+        schema = {**_object(SESSION_TABLE), "additionalProperties": False}
     elif row.name == "tools":
         schema = _list(O.TOOL)
     elif row.kind == F.BOOL_LIST or row.kind == F.INT_LIST:
@@ -270,6 +284,10 @@ def request_types() -> dict[str, Schema]:
         "SeparateRequest": _object(SEPARATE_TABLE, ("text",)),
         "CheckWeightsRequest": _object(WEIGHTS_TABLE),
         "AttachRequest": _object(ATTACH_TABLE, ("hicache_storage_backend",)),
+        "PauseRequest": _object(PAUSE_TABLE),
+        "ContinueRequest": _object(CONTINUE_TABLE),
+        "OpenSessionRequest": _object(OPEN_TABLE, ("capacity_of_str_len",)),
+        "CloseSessionRequest": _object(CLOSE_TABLE, ("session_id",)),
         "RegisterRequest": _object(ROUTE_TABLE, _needed(ROUTE_TABLE)),
         "RoomRequest": _object(DP_RANK_TABLE, _needed(DP_RANK_TABLE)),
         "RoomsRequest": _object(QUERY_TABLE, _needed(QUERY_TABLE)),
@@ -304,6 +322,10 @@ EXAMPLES: Final[dict[str, Any]] = {
     },
     "CheckWeightsRequest": {"action": "checksum"},
     "AttachRequest": {"hicache_storage_backend": "file"},
+    "PauseRequest": {"mode": "in_place"},
+    "ContinueRequest": {},
+    "OpenSessionRequest": {"capacity_of_str_len": 1000},
+    "CloseSessionRequest": {"session_id": "a session's id"},
     "RoomRequest": {"bootstrap_room": 1, "dp_rank": 0},
     "RoomsRequest": {"bootstrap_rooms": [1, 2]},
 }

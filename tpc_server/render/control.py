@@ -34,7 +34,7 @@ def flushed(reply: Any) -> Answer:
 def weights(reply: Any) -> Answer:
     """Of /weights_checker: what each rank found, and one checksum over all of them."""
     if reply is None:
-        return 503, native.error_body("the scheduler did not answer in time", 503), http.JSON
+        return _silent()
     success = bool(reply["success"])
     body: dict[str, Any] = {"success": success, "message": str(reply.get("message") or "")}
     ranks = reply.get("payload")
@@ -56,11 +56,37 @@ def storage(done: str, failed: str, reply: Any) -> Answer:
     return 200 if success else 400, _text(text), http.TEXT
 
 
+def told(message: str, reply: Any) -> Answer:
+    """Of what a scheduler does without a word; the reply is to what was asked after it."""
+    if reply is None:
+        return _silent()
+    return 200, native.to_json({"message": message, "status": "ok"}), http.JSON
+
+
+def opened(reply: Any) -> Answer:
+    """Of /open_session: its id."""
+    if reply is None:
+        return _silent()
+    if reply["success"]:
+        return 200, native.to_json(reply["session_id"]), http.JSON
+    message = "Failed to open the session. Check if a session with the same id is still open."
+    return 400, native.error_body(message, 400), http.JSON
+
+
+def closed(reply: Any) -> Answer:
+    """Of /close_session, as `told`."""
+    return _silent() if reply is None else (200, b"", http.TEXT)
+
+
+def _silent() -> Answer:
+    return 503, native.error_body("the scheduler did not answer in time", 503), http.JSON
+
+
 def storage_state(known: dict[str, Any], reply: Any) -> Answer:
     """Of GET /hicache/storage-backend: `known` are the launch arguments, newer is what the
     scheduler's own state says."""
     if reply is None:
-        return 503, native.error_body("the scheduler did not answer in time", 503), http.JSON
+        return _silent()
     state = reply.get("internal_state") or {}
     found = {name: state.get(name, known[name]) for name in HICACHE_FIELDS}
     return 200, native.to_json(found), http.JSON

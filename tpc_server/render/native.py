@@ -112,6 +112,16 @@ def error_body(message: str, code: int) -> bytes:
     return to_json({"error": {"message": message, "code": code}})
 
 
+def ended_body(message: str, code: int) -> bytes:
+    """Body of an error that a scheduler ended a request with; beside ours, for whoever looks there,
+    SGLang's Python frontend's, which has one of its own for all but 400."""
+    error: dict[str, Any] = {"error": {"message": message, "code": code}}
+    if code != 400:
+        theirs = {"message": message, "type": str(code), "param": None, "code": code}
+        error |= {"object": "error", **theirs}
+    return to_json(error)
+
+
 def finish_json(finish: dict[str, Any] | None) -> bytes:
     """A finish reason as JSON; the two usual ones without the encoder."""
     if finish is None:

@@ -68,4 +68,4 @@ class NativeShape:
 
     def error_body(self, message: str, status: int) -> bytes:
         """The body of an error answer."""
-        return native.error_body(message, status)
+        return native.ended_body(message, status)

@@ -100,8 +100,10 @@ class Handlers:
     def _control(
         self, conn: Connection, request: HttpRequest, close: bool, name: str, tag: str,
         timeout_ns: int = _CONTROL_TIMEOUT_NS, **fields: Any,
-    ) -> None:  # fmt: skip
-        """Ask the scheduler something; the detok stage renders its answer as `name` says."""
+    ) -> str:  # fmt: skip
+        """Ask the scheduler something; the detok stage renders its answer as `name` says.
+
+        Returns the message's rid."""
         now = time.monotonic_ns()
         rid = self._own_rid()
         self._open(
@@ -111,6 +113,7 @@ class Handlers:
         )  # fmt: skip
         header = messages.pack_control(self._pack, tag, rid, **fields)
         self._tok_port.send((frame.T_CONTROL, rid, header))
+        return rid
 
     def _open(
         self, key: int, api: int, is_stream: bool, is_batch: bool, chunked: bool, close: bool,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 from .. import frame
+from ..boundary import messages
 from ..contract.abort import decode_abort
-from ..contract.control import decode_attach, decode_weights
+from ..contract.control import (
+    decode_attach,
+    decode_close,
+    decode_continue,
+    decode_open,
+    decode_pause,
+    decode_weights,
+)
 from ..contract.errors import BadRequest
 from ..http1 import HttpRequest
 from .beside import BesideHandlers
@@ -24,10 +32,13 @@ _SLOW_NS: Final = 600 * _NS  # weights and storage may be large
 _NO_ADMIN_KEY: Final = (
     "this route needs an admin key, and the server was started without one (--admin-api-key)"
 )
+_NO_STREAMING: Final = (
+    "Streaming sessions are disabled. Please relaunch with --enable-streaming-session."
+)
 
 
 class ControlHandlers(BesideHandlers):
-    """Aborts, and what looks after the scheduler's caches and weights."""
+    """Aborts, sessions, and what looks after the scheduler's caches and weights."""
 
     def abort(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /abort_request: on whichever core, of whichever frontend, the request is."""
@@ -75,6 +86,51 @@ class ControlHandlers(BesideHandlers):
     def clear_hicache(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /hicache/storage-backend/clear."""
         self._control(conn, request, close, "clear_hicache", "ClearHiCacheReqInput", _SLOW_NS)
+
+    def pause(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /pause_generation."""
+        mode = self.read(request, decode_pause)
+        # Once retracted, all requests wait in the scheduler's queue, and can be ended at once.
+        ends = mode == "abort"
+        self._tell(
+            conn, request, close, "pause",
+            ("PauseGenerationReqInput", {"mode": "retract" if ends else mode}),
+            *([("AbortReq", {"abort_all": True})] if ends else []),
+        )  # fmt: skip
+
+    def continue_(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /continue_generation."""
+        wanted = self.read(request, decode_continue)
+        self._tell(conn, request, close, "continue", ("ContinueGenerationReqInput", wanted))
+
+    def open_session(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET, POST /open_session."""
+        wanted = self.read(request, decode_open)
+        if wanted.get("streaming") and not self.setup.streaming_session:
+            raise BadRequest(_NO_STREAMING)
+        if wanted.get("session_id") is None:
+            wanted["session_id"] = self._decoder.new_rid()
+        self._control(
+            conn, request, close, "open_session", "OpenSessionReqInput",
+            self.setup.health_timeout_ns, **wanted,
+        )  # fmt: skip
+
+    def close_session(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET, POST /close_session."""
+        wanted = self.read(request, decode_close)
+        self._tell(conn, request, close, "close_session", ("CloseSessionReqInput", wanted))
+
+    def _tell(
+        self, conn: Connection, request: HttpRequest, close: bool, name: str,
+        *told: tuple[str, dict[str, Any]],
+    ) -> None:  # fmt: skip
+        """Messages that a scheduler does not answer, and one that it does: then it has them."""
+        rid = self._control(
+            conn, request, close, name, told[0][0], self.setup.health_timeout_ns, **told[0][1]
+        )
+        for tag, fields in (*told[1:], ("GetInternalStateReq", {})):
+            header = messages.pack_control(self._pack, tag, rid, **fields)
+            self._tok_port.send((frame.T_CONTROL, rid, header))
 
 
 def _timeout(query: bytes) -> float:

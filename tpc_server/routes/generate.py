@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..stages.connections import Connection
 
 _PRIORITY: Final = GENERATE["priority"]
+_SESSION: Final = GENERATE["session_params"]
 _SAMPLING: Final = GENERATE["sampling_params"]
 # json_schema, regex, ebnf, structural_tag
 _GRAMMARS: Final = slice(SAMPLING["json_schema"], SAMPLING["structural_tag"] + 1)
@@ -51,7 +52,10 @@ class GenerateHandlers(BesideHandlers):
             self._serial += 1
             wire_rid = f"{item.rid}#{self._prefix}{self._serial:08x}"
             plan = item.plan
-            items.append((wire_rid, item.rid, plan, item.group))
+            if item.wire[_SESSION] is None:
+                items.append((wire_rid, item.rid, plan, item.group))
+            else:  # the session knows it by its name on the wire: the client is told that one
+                items.append((wire_rid, wire_rid, plan, item.group or item.rid))
             jobs.append(
                 (
                     wire_rid, item.text, item.input_ids, item.wire, item.token_ids_logprob,

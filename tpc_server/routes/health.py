@@ -53,7 +53,8 @@ class HealthHandlers(Handlers):
     def ready(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /ready, /ping: whether requests will be served, without asking the scheduler."""
         words = self._words
-        fit = words[mesh.READY] and not words[mesh.SILENT] and not self._stage.draining
+        unfit = words[mesh.SILENT] or words[mesh.PAUSED] or self._stage.draining
+        fit = words[mesh.READY] and not unfit
         self._text(conn, request, close, 200 if fit else 503, b"")
 
     def live(self, conn: Connection, request: HttpRequest, close: bool) -> None:

@@ -73,6 +73,23 @@ ROUTES: Final[tuple[Route, ...]] = (
         "Empty the storage behind the scheduler's cache",
     ),
     Route(
+        "/pause_generation", ("POST",), "pause", ADMIN_OPTIONAL,
+        "The scheduler makes no steps until it is told to go on", "PauseRequest",
+    ),
+    Route(
+        "/continue_generation", ("POST",), "continue_", ADMIN_OPTIONAL,
+        "After /pause_generation", "ContinueRequest",
+    ),
+    Route(
+        "/open_session", ("GET", "POST"), "open_session", KEY,
+        "Begin a conversation that the scheduler keeps; the answer is its id",
+        "OpenSessionRequest",
+    ),
+    Route(
+        "/close_session", ("GET", "POST"), "close_session", KEY,
+        "End a conversation", "CloseSessionRequest",
+    ),
+    Route(
         "/route", ("GET", "PUT"), "registry_route", OPEN,
         "Prefill servers only: where the ranks are, for decode nodes; they register by PUT",
         "RegisterRequest",
@@ -146,13 +163,13 @@ ROUTES: Final[tuple[Route, ...]] = (
 #: Routes of SGLang that are not served here: a 404 says so (docs/COMPATIBILITY.md says why).
 NOT_SERVED: Final = (
     "/add_external_corpus", "/api/chat", "/api/generate", "/api/show", "/api/tags",
-    "/begin_weight_update", "/classify", "/close_session", "/configure_logging",
-    "/continue_generation", "/destroy_weights_update_group", "/dump_expert_distribution_record",
+    "/begin_weight_update", "/classify", "/configure_logging",
+    "/destroy_weights_update_group", "/dump_expert_distribution_record",
     "/encode", "/end_weight_update", "/freeze_gc", "/get_hicache_l3_cache_layout",
     "/get_remote_instance_transfer_engine_info", "/get_weights_by_name",
     "/init_weights_send_group_for_remote_instance", "/init_weights_update_group",
     "/list_external_corpora", "/load_lora_adapter", "/load_lora_adapter_from_tensors",
-    "/open_session", "/pause_generation", "/pd_role_switch", "/release_memory_occupation",
+    "/pd_role_switch", "/release_memory_occupation",
     "/remote_instance_transfer_engine_info", "/remove_external_corpus",
     "/resume_memory_occupation", "/send_weights_to_remote_instance", "/set_internal_state",
     "/set_trace_level", "/slow_down", "/start_expert_distribution_record", "/start_profile",

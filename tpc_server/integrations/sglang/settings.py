@@ -109,6 +109,12 @@ SETTINGS: Final = tuple(
         ("TPC_ATTACH", "attach", str, "a path", "a socket where `tpc-server --attach` joins"),
     )
 )  # fmt: skip
+# SGLang's flags that its Rust server is not told of.
+_FEATURES: Final = (
+    ("enable_cache_report", "cache_report"),
+    ("enable_custom_logit_processor", "custom_logit_processor"),
+    ("enable_streaming_session", "streaming_session"),
+)
 FRONTENDS: Final = Setting(
     "TPC_FRONTENDS", "", _whole, "number", "processes that share the port (1); 0 with `TPC_ATTACH`"
 )
@@ -122,6 +128,8 @@ ABSENT: Final = {
     "api_keys": "--api-key",
     "admin_api_keys": "--admin-api-key",
     "cache_report": "--enable-cache-report",
+    "custom_logit_processor": "--enable-custom-logit-processor",
+    "streaming_session": "--enable-streaming-session",
     "grammars": "--grammar-backend",
     "header_overrides": "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES",
     "health_timeout_s": "SGLANG_HEALTH_CHECK_TIMEOUT",
@@ -183,8 +191,9 @@ def options(args: Any, environ: Mapping[str, str] = os.environ) -> Options:
         for setting in SETTINGS
         if environ.get(setting.variable)
     }
-    if getattr(args, "enable_cache_report", False):
-        given["cache_report"] = True
+    for flag, option in _FEATURES:
+        if getattr(args, flag, False):
+            given[option] = True
     if getattr(args, "fastapi_root_path", None):
         given["root_path"] = root_path(args.fastapi_root_path)
     if str(getattr(args, "grammar_backend", "")) == "none":
