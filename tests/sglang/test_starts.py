@@ -12,7 +12,6 @@ import pytest
 from tests.http_client import Client
 from tests.sglang.serving import Ended, environ
 from tests.sglang.test_life import LONG, until
-from tests.wheel_source import copy_source
 from tpc_server.integrations.sglang import facts
 from tpc_server.routes.table import ADMIN, ADMIN_OPTIONAL, KEY, OPEN, REGISTRY, ROUTES
 
@@ -155,18 +154,3 @@ def test_a_port_that_is_taken(serve):
         with pytest.raises(Ended) as found:
             one.wait()
     assert "tpc-server: error:" in str(found.value) or "in use" in str(found.value)
-
-
-def test_installing_the_wheel_moves_no_package(prepared, tmp_path):
-    """What pip would do with our wheel in SGLang's environment."""
-    source = copy_source(tmp_path / "source")
-    argv = [prepared.python, "-I", "-m", "pip", "install", "--dry-run", "--quiet", "--report", "-"]
-    done = subprocess.run(
-        [*argv, str(source)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    named = {item["metadata"]["name"] for item in json.loads(done.stdout)["install"]}
-    listed = [prepared.python, "-I", "-m", "pip", "list", "--format", "json"]
-    there = subprocess.run(listed, capture_output=True, text=True, timeout=100, check=True)
-    present = {row["name"].lower() for row in json.loads(there.stdout)} - {"tpc-server"}
-    assert "tpc-server" in named and not {name.lower() for name in named} & present

@@ -145,6 +145,36 @@ def test_arguments_are_refused_before_the_model_is_loaded(folder):
     assert "--is-embedding" in refused(folder, code)
 
 
+KNOWN = """
+class Read:
+    is_generation, is_multimodal = True, False
+    def __init__(self, **given):
+        vars(self).update(given)
+    @classmethod
+    def from_server_args(cls, args):
+        print("read again")
+        return cls(is_multimodal=args.multimodal)
+ServerArgs._model_config = Read({known})
+args = ServerArgs(multimodal={again})
+"""
+
+
+def test_a_model_is_refused_before_it_is_loaded(folder):
+    """What SGLang read before it knew all arguments is read again before it counts."""
+    for known, again, out in (
+        ("", True, ""),
+        ("is_multimodal=True", False, "read again\n"),
+        ("is_generation=False", True, "read again\n"),
+    ):
+        made = KNOWN.format(known=known, again=again)
+        code = SERVE.replace("args = ServerArgs()\n", made) + "print('loads the model')"
+        status, said, err = sglang_fakes.run(folder, code, SGLANG_FRONTEND="tpc")
+        if again and out:
+            assert (status, said) == (1, out) and "a multimodal model" in err
+        else:
+            assert (status, said) == (0, out + "loads the model\n"), err
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [

@@ -72,8 +72,21 @@ def refuse(result: Any, server_args: Any) -> None:
 
     try:
         refusals.by_arguments(resolving_view(server_args))
+        _refuse_model(server_args)
     except Problem as error:
         raise SystemExit(f"tpc-server: error: {error}") from None
+
+
+def _refuse_model(server_args: Any) -> None:
+    """By the model's configuration, which SGLang has usually read by now; else `launch` does it.
+    What it has read before all arguments were known is read again, as a scheduler will."""
+    known = getattr(server_args, "_model_config", None)
+    if known is None:
+        return
+    try:
+        refusals.by_model(known)
+    except Problem:
+        refusals.by_model(type(known).from_server_args(server_args))
 
 
 def _one_line(error: BaseException) -> str:

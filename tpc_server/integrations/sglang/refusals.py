@@ -45,7 +45,7 @@ _REFUSED: Final = (
     ("grpc_port", _GRPC),
     ("encoder_only", "an encoder has no text to serve"),
     ("use_ray", "Ray starts the processes its own way"),
-    ("is_embedding", "only text generation is served"),
+    ("is_embedding", "an embedding or reward model, and only text generation is served"),
     ("enable_watermark", "watermarks are not sent on"),
     ("ssl_certfile", _TLS),
     ("ssl_keyfile", _TLS),
