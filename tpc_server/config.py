@@ -79,6 +79,8 @@ class Options:
     max_batch: int = field(  # generations that a request may ask for
         default_factory=lambda: int(env_above_0("SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ", 4096) + 0.5)
     )
+    # Another path of /vertex_generate.
+    predict_route: str = field(default_factory=lambda: os.environ.get("AIP_PREDICT_ROUTE", ""))
     root_path: str = ""  # a proxy may put this before every path
     max_logprobs: int = 1024  # alternatives a position that a request may ask for
     custom_logit_processor: bool = False  # requests may bring code of theirs to the scheduler

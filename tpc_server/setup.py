@@ -110,6 +110,7 @@ class CoreSetup:
         self.spin_ns = int(options.spin_us * 1000)
         self.show_openapi = options.show_openapi
         self.root_path = options.root_path
+        self.predict_route = options.predict_route
         self.health_probe = options.health_probe
         self.health_timeout_ns = int(options.health_timeout_s * _NS)
         warmup = options.warmup_timeout_s if options.warmup_timeout_s > 0 else 600.0

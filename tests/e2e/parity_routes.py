@@ -8,6 +8,9 @@ SERVED: dict[str, tuple[str, str, str]] = {
     "/v1/completions": ("POST", "POST", ""),
     "/v1/chat/completions": ("POST", "POST", ""),
     "/invocations": ("-", "POST", "as /v1/chat/completions"),
+    "/vertex_generate": (
+        "-", "POST", "instances and parameters with unknown fields are 400; `AIP_PREDICT_ROUTE` too"
+    ),
     "/abort_request": ("POST", "POST", "a list of rids too"),
     "/flush_cache": (
         "GET, POST", "GET, POST", "503 when the scheduler says nothing in 20 s and `timeout`",
@@ -95,8 +98,10 @@ NOT_SERVED: dict[str, tuple[str, ...]] = {
         "/encode", "/classify", "/v1/embeddings", "/v1/classify", "/v1/score", "/v1/rerank",
         "/v1/decisions", "/v1/systemone", "/v1/audio/transcriptions", "/v1/realtime",
     ),
-    "another provider's API": (
-        "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/api/chat",
-        "/api/generate", "/api/tags", "/api/show", "/vertex_generate",
+    "answers to continue from are kept nowhere: no process of a frontend may hold what another one"
+    " needs; `/v1/chat/completions` takes the whole conversation": ("/v1/responses",),
+    "Ollama's clients speak to `/v1/` as well": (
+        "/api/chat", "/api/generate", "/api/tags", "/api/show",
     ),
+    "another provider's API": ("/v1/messages", "/v1/messages/count_tokens"),
 }  # fmt: skip

@@ -336,7 +336,7 @@ def test_headers_take_the_place_of_fields(start):
         chat = {"messages": [{"role": "user", "content": "a"}]}
         for path, body in (
             ("/generate", BODY), ("/v1/completions", completion), ("/v1/chat/completions", chat),
-            ("/invocations", chat),
+            ("/invocations", chat), ("/vertex_generate", {"instances": [BODY]}),
         ):  # fmt: skip
             answer = ask(client, "POST", path, body, {"x-override-conversation-id": "c"})
             assert answer.status == 400 and b"x-override-conversation-id" in answer.body, path

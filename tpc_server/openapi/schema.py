@@ -26,6 +26,7 @@ from ..contract.registry import DP_RANK_TABLE, QUERY_TABLE, ROUTE_TABLE
 from ..contract.sampling_fields import SAMPLING_TABLE, SamplingField
 from ..contract.texts import DETOKENIZE_TABLE, TOKENIZE_TABLE
 from ..contract.values import HUGE, I64_MAX, I64_MIN
+from ..contract.vertex import VERTEX_TABLE
 
 __all__ = [
     "EXAMPLES",
@@ -277,6 +278,7 @@ def request_types() -> dict[str, Schema]:
         "SamplingParams": _sampling(),
         "ChatCompletionRequest": _openai(CHAT_TABLE, "messages"),
         "CompletionRequest": _openai(COMPLETION_TABLE, "prompt"),
+        "VertexRequest": _object(VERTEX_TABLE, ("instances",)),
         "AbortRequest": _object(ABORT_TABLE),
         "TokenizeRequest": _object(TOKENIZE_TABLE),
         "DetokenizeRequest": _object(DETOKENIZE_TABLE, ("tokens",)),
@@ -308,6 +310,10 @@ EXAMPLES: Final[dict[str, Any]] = {
         "max_completion_tokens": 32,
     },
     "CompletionRequest": {"prompt": "The capital of France is", "max_tokens": 16},
+    "VertexRequest": {
+        "instances": [{"text": "The capital of France is"}],
+        "parameters": {"sampling_params": {"temperature": 0, "max_new_tokens": 16}},
+    },
     "AbortRequest": {"rid": "a request's id"},
     "TokenizeRequest": {"prompt": "Hello world"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},

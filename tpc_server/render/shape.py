@@ -18,6 +18,9 @@ from .logprobs import LogprobBuffers
 _INCREMENTAL: Final = 1
 _CUMULATIVE: Final = 2
 
+#: What a group is about whose answer is this member of an object: /vertex_generate.
+PREDICTIONS: Final = "predictions"
+
 
 class NativeShape:
     """`/generate`: a frame is the newest state, or with `incremental` what is new."""
@@ -56,7 +59,9 @@ class NativeShape:
     def body(self, group: Any) -> bytes:
         """The whole answer, once every item has its result."""
         body = b",".join(group.results)
-        return b"[%b]" % body if group.is_batch else body
+        if not group.is_batch:
+            return body
+        return b'{"%b":[%b]}' % (group.about.encode(), body) if group.about else b"[%b]" % body
 
     def ending(self, group: Any) -> bytes:
         """Events between the last one of the streams and the terminator."""

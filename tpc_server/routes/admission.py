@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REFUSALS: Final = {401: b'{"error":"Unauthorized"}', 403: b'{"error":"Forbidden"}'}
 _MOST_ID_BYTES: Final = 128
-_GENERATING: Final = ("generate", "chat", "completions")
+_GENERATING: Final = ("generate", "vertex", "chat", "completions")
 _TEXTS: Final = ("rid", "bootstrap_host")
 # Answered in OpenAI's shape beside what is under /v1/.
 _OPENAI: Final = (

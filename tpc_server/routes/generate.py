@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame
 from ..boundary.messages import GENERATE, SAMPLING
 from ..contract.errors import BadRequest
 from ..contract.generate import GenerateDecoder, GenerateRequest
+from ..contract.vertex import decode_vertex
 from ..http1 import HttpRequest
 from ..render.plan import PROMPT_IDS
+from ..render.shape import PREDICTIONS
 from ..stages import stream as records
 from .beside import BesideHandlers
 
@@ -34,6 +37,17 @@ class GenerateHandlers(BesideHandlers):
         """POST, PUT /generate."""
         wanted = self.read(request, self._decoder.decode, self._fresh)
         self.submit(conn, request, close, records.NATIVE, "", wanted)
+
+    def vertex(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /vertex_generate: the same in another envelope."""
+        wanted = self.read(request, partial(decode_vertex, self._decoder), self._fresh_vertex)
+        if wanted is None:
+            self._json(conn, request, close, b"[]")
+        else:
+            self.submit(conn, request, close, records.NATIVE, PREDICTIONS, wanted)
+
+    def _fresh_vertex(self) -> Callable[[bytes], GenerateRequest | None]:
+        return partial(decode_vertex, GenerateDecoder(self.setup.limits))
 
     def _fresh(self) -> Callable[[bytes], GenerateRequest]:
         return GenerateDecoder(self.setup.limits).decode

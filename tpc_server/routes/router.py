@@ -53,12 +53,18 @@ class Router(
             if parameter:
                 self._prefixes.append((path.encode(), route))
                 continue
-            self._paths[path.encode()] = route
-            for method in methods_of(route):
-                handler = getattr(self, route.handler)
-                self._handlers[method + path.encode()] = handler
-                if self._root:
-                    self._handlers[method + self._root + path.encode()] = handler
+            self._add(path.encode(), route)
+        predict = setup.predict_route.encode()
+        if predict.startswith(b"/") and predict not in self._paths:
+            self._add(predict, self._paths[b"/vertex_generate"])
+
+    def _add(self, path: bytes, route: Route) -> None:
+        self._paths[path] = route
+        for method in methods_of(route):
+            handler = getattr(self, route.handler)
+            self._handlers[method + path] = handler
+            if self._root:
+                self._handlers[method + self._root + path] = handler
 
     # -- finding -----------------------------------------------------------------------
 

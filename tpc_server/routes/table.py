@@ -51,6 +51,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         "Generate from a prompt, a batch of prompts, or their token ids", "GenerateRequest",
     ),
     Route(
+        "/vertex_generate", ("POST",), "vertex", KEY,
+        "As /generate, by Vertex AI's name and in its envelope", "VertexRequest",
+    ),
+    Route(
         "/abort_request", ("POST",), "abort", ADMIN_OPTIONAL,
         "End running requests by their ids, or all of them", "AbortRequest",
     ),
@@ -178,5 +182,5 @@ NOT_SERVED: Final = (
     "/update_weights_from_ipc", "/update_weights_from_tensor", "/v1/audio/transcriptions",
     "/v1/classify", "/v1/decisions", "/v1/embeddings", "/v1/messages",
     "/v1/messages/count_tokens", "/v1/realtime", "/v1/rerank", "/v1/responses", "/v1/score",
-    "/v1/systemone", "/vertex_generate",
+    "/v1/systemone",
 )  # fmt: skip

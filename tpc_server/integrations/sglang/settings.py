@@ -137,6 +137,7 @@ ABSENT: Final = {
     "registry_entry_s": "SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL",
     "show_openapi": "DISABLE_OPENAPI_DOC",
     "max_batch": "SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ",
+    "predict_route": "AIP_PREDICT_ROUTE",
     "root_path": "--fastapi-root-path",
     "warmup_timeout_s": "SGLANG_WARMUP_TIMEOUT",
     "manage_gc": "for tests: the collector's rule is none of an operator's",
