@@ -20,6 +20,8 @@ ROUTE = {
 _MEDIA = ("its one family of models, else 400", "by the model")
 _IGNORED = ("ignored", HONOURED)
 _REFUSED = ("400", HONOURED)
+_NEEDS = "needs --enable-return-hidden-states"
+_HIDDEN = (_NEEDS, _NEEDS)
 OTHERS: dict[tuple[str, str], tuple[str, str]] = {
     ("GenerateReqInput", "input_embeds"): _IGNORED,
     ("GenerateReqInput", "image_data"): _MEDIA,
@@ -33,9 +35,7 @@ OTHERS: dict[tuple[str, str], tuple[str, str]] = {
     ("GenerateReqInput", "custom_logit_processor"): (
         "accepted", "needs --enable-custom-logit-processor"
     ),
-    ("GenerateReqInput", "return_hidden_states"): (
-        "needs --enable-return-hidden-states", "needs --enable-return-hidden-states"
-    ),
+    ("GenerateReqInput", "return_hidden_states"): _HIDDEN,
     ("GenerateReqInput", "return_prompt_token_ids"): ("accepted, no effect", HONOURED),
     ("GenerateReqInput", "return_routed_experts"): ("accepted", HONOURED),
     ("GenerateReqInput", "log_metrics"): _IGNORED,
@@ -47,6 +47,8 @@ OTHERS: dict[tuple[str, str], tuple[str, str]] = {
         "-", "the form of return_flat_raw_output_top_logprobs"
     ),
     ("CompletionRequest", "best_of"): ("400 unless 1", "ignored"),
+    ("ChatCompletionRequest", "return_hidden_states"): _HIDDEN,
+    ("CompletionRequest", "return_hidden_states"): _HIDDEN,
     ("CompletionRequest", "user"): (NO_EFFECT, NO_EFFECT),
     ("ChatCompletionRequest", "user"): (NO_EFFECT, NO_EFFECT),
     ("ChatCompletionRequest", "tools"): ("needs --tool-call-parser", HONOURED),
@@ -54,6 +56,15 @@ OTHERS: dict[tuple[str, str], tuple[str, str]] = {
     ("TokenizeRequest", "model"): (NO_EFFECT, NO_EFFECT),
     ("DetokenizeRequest", "model"): (NO_EFFECT, NO_EFFECT),
 }  # fmt: skip
+
+# What ours depends on, where one value does not show it.
+OURS: dict[tuple[str, str], str] = {
+    ("GenerateReqInput", "return_hidden_states"): f"{_NEEDS}, else 400",
+    ("ChatCompletionRequest", "return_hidden_states"): f"{_NEEDS}, else 400",
+    ("CompletionRequest", "return_hidden_states"): f"{_NEEDS}, else 400",
+    ("CompletionRequest", "best_of"): "400 unless 1 or n",
+    ("ChatCompletionRequest", "top_logprobs"): "400 without logprobs",
+}
 
 # kind -> (Rust, Python, ours)
 ERRORS: dict[str, tuple[str, str, str]] = {
@@ -105,6 +116,8 @@ ERRORS: dict[str, tuple[str, str, str]] = {
 
 def ours(type_name: str, name: str) -> str:
     """What our decoder does with a field."""
+    if (type_name, name) in OURS:
+        return OURS[type_name, name]
     without, with_it = changes(type_name, name)
     if with_it.startswith("refused: "):
         return "400"

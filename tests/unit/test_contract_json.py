@@ -149,6 +149,8 @@ def test_deep_nesting_below_the_limit_is_taken() -> None:
         ("tools[0].type must be function, got x", "tools[0].type"),
         ("min_new_tokens=3 is unavailable", None),
         ("max_completion_tokens is too large", "max_completion_tokens"),
+        ("response_format of type json_object is not supported by this engine", "response_format"),
+        ("response_format.type must be text, got x", "response_format.type"),
         ("the request body is not valid JSON at byte 5", None),
         ("The input (5 tokens) is longer", None),
         ("this route needs a tokenizer: this server has none", None),

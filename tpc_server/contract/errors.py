@@ -51,7 +51,7 @@ def native_error_body(message: str, status: int = 400) -> bytes:
 _AT: Final = re.compile(r"at `([^`]{1,200})`")
 _FIELD: Final = re.compile(r"\b(?:missing|unknown) field `([^`]{1,200})`")
 _FIRST: Final = re.compile(
-    r"`?([a-z][a-z_]*(?:\[\d+\]|\.\w+){0,8})`?(?:=\S{0,64})?"
+    r"`?([a-z][a-z_]*(?:\[\d+\]|\.\w+){0,8})`?(?:=\S{0,64}| of type \S{1,64})?"
     r" (?:must|cannot|needs|contains|is not|is too|names no|has \d)"
 )
 _OPENAI_TYPES: Final = {

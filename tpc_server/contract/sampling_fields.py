@@ -62,7 +62,8 @@ SAMPLING_TABLE: Final = (
     ),
     SamplingField(
         "top_k", INT, NO_TOP_K, I64_MIN, I64_MAX,
-        about="sample from so many of the likeliest tokens; -1 is all",
+        about="sample from so many of the likeliest tokens; -1 is all; 0 (taken where temperature"
+        " is 0) is none",
     ),
     SamplingField(
         "min_p", FLOAT, 0.0, 0.0, 1.0, "min_p must be in [0, 1], got {}.",
