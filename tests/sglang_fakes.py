@@ -148,14 +148,18 @@ def write(folder: Path) -> Path:
     return folder
 
 
-def start(folder: Path, code: str, begin: str = BEGIN, **env: str) -> subprocess.Popen[str]:
-    """The program, running; its variables are `env` over a clean environment."""
+def start(
+    folder: Path, code: str, begin: str = BEGIN, group: bool = False, **env: str
+) -> subprocess.Popen[str]:  # fmt: skip
+    """The program, running; its variables are `env` over a clean environment. `group`: it has a
+    process group of its own."""
     ours = ("SGLANG_", "TPC_", "PYTHONPATH")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.Popen(
         [sys.executable, "-c", begin + textwrap.dedent(code)],
         env={**clean, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **env},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        start_new_session=group,
     )  # fmt: skip
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +17,7 @@ from tests import sglang_fakes
 from tpc_server.integrations.sglang import chosen, facts, refusals
 from tpc_server.integrations.sglang.problem import Problem
 
+TERM = signal.SIGTERM
 LOAD = """
 from sglang.srt.plugins import load_plugins
 load_plugins()
@@ -247,17 +253,26 @@ assert "k1" not in repr(options)
 
 
 DRAINING = """
-import multiprocessing, time
+import ctypes, multiprocessing, threading, time
+from multiprocessing.connection import wait
 from tpc_server.integrations.sglang import drain
 
 class Server:
+    def __init__(self, takes):
+        self.takes = takes
+
     def drain(self, seconds):
         print("draining", seconds, flush=True)
-        time.sleep(0.2)
-        print("drained", flush=True)
+        time.sleep(self.takes)
+        print("drained", self.takes, flush=True)
 
-def scheduler(ready):
-    drain.stand_by(Server(), 7.5)
+def with_parent():
+    # As SGLang's schedulers: they die with the process that started them.
+    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+
+def leader(ready, takes):
+    with_parent()
+    drain.stand_by(Server(takes), 7.5)
     ready.set()
     while True:
         time.sleep(1)
@@ -265,31 +280,128 @@ def scheduler(ready):
 def refuses(ready):
     drain.fail("no\\nport")
 
-def main(target):
-    load = __import__("sglang.srt.plugins", fromlist=["x"]).load_plugins
+def follower(ready):
+    with_parent()
+    del os.environ["SGLANG_RUST_SERVER"]
+    load()
+    ready.set()
+    while True:
+        time.sleep(1)
+
+def load():
+    __import__("sglang.srt.plugins", fromlist=["x"]).load_plugins()
+
+def watch(children):
+    # As SGLang, which ends all when one has ended.
+    wait([child.sentinel for child in children])
+    print("one has ended", flush=True)
+
+def main(*targets):
     load()
     context = multiprocessing.get_context("fork")
-    ready = context.Event()
-    child = context.Process(target=target, args=(ready,), daemon=True)
-    child.start()
-    ready.wait()
-    print(child.pid, flush=True)
-    child.join()
+    children = []
+    for target, *more in targets:
+        ready = context.Event()
+        child = context.Process(target=target, args=(ready, *more), daemon=True)
+        child.start()
+        children.append(child)
+        ready.wait()
+    print(*[child.pid for child in children], flush=True)
+    threading.Thread(target=watch, args=(children,), daemon=True).start()
+    for child in children:
+        child.join()
 """
 
 
-def test_sigterm_drains_first_then_goes_on(folder):
-    with sglang_fakes.start(
-        folder, DRAINING + "main(scheduler)\n", SGLANG_FRONTEND="tpc"
-    ) as process:  # fmt: skip
+def ended(
+    folder: Path, code: str, signals: Callable[[int, list[int]], None]
+) -> tuple[int, list[str]]:
+    """Status and output of a program that signals came to, once all of its processes have gone."""
+    with group_of(folder, code) as process:
         assert process.stdout is not None
-        assert int(process.stdout.readline()) != process.pid
-        process.send_signal(signal.SIGTERM)
+        children = [int(pid) for pid in process.stdout.readline().split()]
+        signals(process.pid, children)
         out, err = process.communicate(timeout=50)
-    assert process.returncode == -signal.SIGTERM, err
-    assert out == "draining 7.5\ndrained\n"
+    assert not err
+    return process.returncode, out.splitlines()
+
+
+@contextmanager
+def group_of(folder: Path, code: str) -> Iterator[subprocess.Popen[str]]:
+    """The program, in a process group of its own, of which nothing is left afterwards."""
+    with sglang_fakes.start(folder, DRAINING + code, group=True, SGLANG_FRONTEND="tpc") as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_sigterm_drains_first_then_goes_on(folder):
+    status, lines = ended(folder, "main((leader, 0.2))\n", lambda pid, _: os.kill(pid, TERM))
+    assert status == -TERM
+    assert lines == ["draining 7.5", "drained 0.2"]
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["main", "group"])
+def test_no_scheduler_ends_while_another_drains(folder, group):
+    """Leaders of data parallel attention: one has nothing to do, the other takes longer than the
+    first would wait alone. And processes without a frontend, where the signal comes to all."""
+    code = "drain._GRACE_S = 0.5\nmain((leader, 0.2), (follower,), (leader, 3.0))\n"
+
+    def signals(pid, _):
+        (os.killpg if group else os.kill)(pid, TERM)
+
+    status, lines = ended(folder, code, signals)
+    assert status == -TERM
+    assert lines == ["draining 7.5", "draining 7.5", "drained 0.2", "drained 3.0"]
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["leader", "follower"])
+def test_a_signal_to_one_scheduler_ends_it(folder, who):
+    """Its requests first; the others are SGLang's affair, which sees it."""
+    code = "drain._GRACE_S = 0.5\nmain((leader, 0.2), (follower,), (leader, 0.0))\n"
+
+    def signals(pid, children):
+        os.kill(children[who], TERM)
+        while runs(children[who]):
+            time.sleep(0.01)
+        os.kill(pid, TERM)
+
+    status, lines = ended(folder, code, signals)
+    assert status == -TERM
+    drained = lines.index("drained 0.2")
+    assert (drained < lines.index("one has ended")) == (who == 0)
+
+
+def test_processes_that_a_scheduler_forks_end_at_once(folder):
+    """Those have its handler, too; of a pool, whose end is waited for."""
+    code = """
+def leader(ready):
+    drain._GRACE_S = 60.0
+    drain.stand_by(Server(60.0), 60.0)
+    worker = os.fork()
+    if not worker:
+        time.sleep(60)
+    os.kill(worker, 15)
+    print(os.waitpid(worker, 0)[1], flush=True)
+    ready.set()
+    time.sleep(60)
+
+main((leader,))
+"""
+    with group_of(folder, code) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{int(TERM)}\n"
 
 
 def test_a_scheduler_that_cannot_serve_ends_all_with_one_line(folder):
-    line = refused(folder, DRAINING + "main(refuses)\n")
+    line = refused(folder, DRAINING + "main((refuses,))\n")
     assert line == "no port"

@@ -29,6 +29,8 @@ def hook_in(environ: MutableMapping[str, str] = os.environ) -> None:
     contract.check()
     if multiprocessing.parent_process() is None:
         _prepare_main()
+    else:
+        drain.follow()
     _register()
     _guard()
     environ[FLAG] = "1"
