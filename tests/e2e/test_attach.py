@@ -19,7 +19,7 @@ from tests.e2e.test_sidecar import until
 from tests.fake_scheduler import FakeScheduler
 from tests.http_client import Client, call
 from tpc_server import DisaggregationMode, ModelConfig, Options, ServerArgs
-from tpc_server.link.server import SidecarServer
+from tpc_server.link.server import ServerError, SidecarServer
 
 pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).parents[2]
@@ -118,6 +118,17 @@ def test_each_side_may_start_first_and_be_restarted(scheduler, tmp_path):
         if outside.process.poll() is None:
             outside.process.kill()
             outside.process.wait()
+
+
+def test_each_leader_has_a_socket_of_its_own(model_folder, tmp_path):
+    """And none takes that of another."""
+    args = ServerArgs(model_path=str(model_folder), port=0, log_level="error")
+    more = {"options": Options(attach=str(tmp_path / "a")), "frontends": 0}
+    with SidecarServer(args, 0, **more), SidecarServer(args, 1, **more):
+        assert {path.name for path in tmp_path.iterdir()} == {"a", "a.1"}
+        with pytest.raises(ServerError, match="another scheduler listens there"):
+            SidecarServer(args, 1, **more)
+    assert not list(tmp_path.iterdir())
 
 
 def test_attached_frontends_share_the_registry(scheduler, tmp_path):

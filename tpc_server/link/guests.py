@@ -6,6 +6,7 @@ hands over its rings. Each side may start first, and may be restarted.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -44,11 +45,7 @@ class Guests:
         self._coming: list[tuple[Channel, float, int]] = []
         self.links: list[Link] = []
         self._finishing = False
-        try:
-            if stat.S_ISSOCK(os.stat(path).st_mode):
-                os.unlink(path)
-        except FileNotFoundError:
-            pass
+        _clear(path)
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.setblocking(False)
         self._sock.bind(path)
@@ -145,3 +142,16 @@ class Guests:
             os.unlink(self._path)
         except OSError:
             pass
+
+
+def _clear(path: str) -> None:
+    """Remove what a scheduler that was killed has left. Raises OSError where one listens."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+        with socket.socket(socket.AF_UNIX) as probe:
+            if not probe.connect_ex(path):
+                raise OSError(errno.EADDRINUSE, "another scheduler listens there")
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

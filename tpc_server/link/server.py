@@ -108,7 +108,7 @@ class SidecarServer:
             self.seats.append(seat)
         try:
             if options.attach is not None:
-                self._open_attach(options, config)
+                self._open_attach(options, config, port_offset or 0)
             self._open_control()
             for seat in self.seats:
                 seat.start()
@@ -118,9 +118,9 @@ class SidecarServer:
             self.shutdown()
             raise ServerError(str(error)) from None
 
-    def _open_attach(self, options: Options, config: dict[str, Any]) -> None:
-        path = options.attach
-        assert path is not None
+    def _open_attach(self, options: Options, config: dict[str, Any], leader: int) -> None:
+        """`leader`: of data parallel attention, where each has a socket of its own."""
+        path = f"{options.attach}.{leader}" if leader else str(options.attach)
         try:
             guests = Guests(
                 self.hub, path, config | {"mode": "attached"}, options.stall_s * 2, _log,
