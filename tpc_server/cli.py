@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from .config import env_above_0, root_path
+from .environment import env_above_0, root_path
 from .parsers.formats import REASONING_PARSERS, TOOL_PARSERS, check_names
 from .version import __version__
 

@@ -21,8 +21,9 @@ from .affinity.cores_arg import refuse_missing_cpus
 from .affinity.plan import PlanSettings, parse_cores, plan
 from .banner import banner
 from .boundary.server_args import ModelConfig, ServerArgs
-from .config import Options, env_flag
+from .config import Options
 from .doorman import Doorman
+from .environment import env_flag
 from .link.control import Operators
 from .listen import Bound, ListenError, bind
 from .metrics.flags import metrics_config

@@ -73,4 +73,4 @@ def test_bad_queries_are_400(start):
     for named, value in (("include", "x"), ("dp_rank", "a"), ("format", "y")):
         answer = call(one.address, "GET", f"/v1/loads?{named}={value}")
         assert answer.status == 400
-        assert named in json.loads(answer.body)["error"]["message"]
+        assert named in json.loads(answer.body)["message"]

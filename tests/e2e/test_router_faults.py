@@ -20,7 +20,9 @@ def test_a_handler_that_throws(start, monkeypatch, name):
         for _ in range(4):  # three deaths of a core would end the server
             answer = client.call("GET", path)
             assert answer.status == 500
-            assert answer.json()["error"]["message"] == "the server failed to handle this request"
+            told = answer.json()
+            told = told["error"] if name == "model_info" else told  # OpenAI's shape is flat
+            assert told["message"] == "the server failed to handle this request"
     assert call(run.address, "GET", "/live").status == 200
     assert run.total("resets") == 0
 

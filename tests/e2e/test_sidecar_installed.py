@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,10 @@ import json, tpc_server
 print(json.dumps([tpc_server.__file__, child_command()]))
 """
     argv = [sys.executable, "-P", "-c", ask]
-    said = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}  # which may name the checkout
+    said = subprocess.run(
+        argv, capture_output=True, text=True, cwd=tmp_path, env=env, check=True
+    ).stdout
     found, command = json.loads(said)
     assert Path(found).is_relative_to(site)
     # Not even from the folder that it is started in.

@@ -29,19 +29,7 @@ def _empty_family(body: Any, path: str, ours: Any, theirs: Any, *answers: Any) -
     return ours == [] and theirs == MISSING and path.endswith("_logprobs")
 
 
-def _fragment(body: Any, path: str, ours: Any, theirs: Any, *answers: Any) -> bool:
-    """The name of a token that is no text by itself."""
-    if ".logprobs.tokens[" in path:
-        return "\ufffd" in str(theirs) and "\ufffd" not in str(ours)
-    return ".logprobs.top_logprobs[" in path and (ours == MISSING) != (theirs == MISSING)
-
-
 ALLOWED: tuple[Row, ...] = (
-    Row(
-        "completion-fragments", ("rust", "python"),
-        "as Python means it: one character a byte, so that no entry is lost",
-        _fragment,
-    ),
     Row(
         "empty-logprobs", ("rust",),
         "as Python: a list that was asked for is there when it is empty",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tpc_server import frame, reactor
+from tpc_server.contract.errors import native_error_body
 from tpc_server.counters import Counters
 from tpc_server.stages.accept import Acceptor
 from tpc_server.stages.ingress import IngressStage
@@ -58,6 +59,9 @@ class Router:
 
     def extra_lines(self, headers):
         return b""
+
+    def error_body(self, path, message, status):
+        return native_error_body(message, status)
 
 
 @pytest.fixture

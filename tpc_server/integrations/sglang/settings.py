@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ... import access, modes
-from ...config import Options, root_path
+from ...config import Options
+from ...environment import root_path
 from .problem import Problem
 
 
