@@ -17,12 +17,14 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTEXT = 1 << 26  # tokens: no prompt is refused by its length before it is tokenized
 ROUNDS = 3
+LIMIT_S = 60
 
 
 def start(tick: float, model: str | None) -> tuple[subprocess.Popen[str], int]:
@@ -45,39 +47,70 @@ def start(tick: float, model: str | None) -> tuple[subprocess.Popen[str], int]:
     return process, port
 
 
-def request(port: int, body: dict[str, object]) -> socket.socket:
-    """A connection with its request sent."""
+def head_and_body(body: dict[str, object]) -> bytes:
+    """A request for /generate."""
     raw = json.dumps(body).encode()
-    sock = socket.create_connection(("127.0.0.1", port))
-    head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n"
-    sock.sendall(head.encode() + raw)
-    return sock
+    return (
+        f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
+    )
 
 
-def watch(
-    streams: list[socket.socket], seconds: float, until: socket.socket | None = None
-) -> list[float]:
-    """Gaps between the events of each stream, in ms: for so long, or until the other answer."""
-    chosen = selectors.DefaultSelector()
-    last: dict[int, float] = {}
-    gaps: list[float] = []
-    for each in [*streams, *([until] if until is not None else [])]:
-        chosen.register(each, selectors.EVENT_READ, each)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        for key, _ in chosen.select(0.5):
+class Watch:
+    """The streams and when each was last heard of. Owner: main thread."""
+
+    def __init__(self, port: int, count: int) -> None:
+        sampling = {"max_new_tokens": 30000, "ignore_eos": True}
+        data = head_and_body({"text": "x", "stream": True, "sampling_params": sampling})
+        self.port = port
+        self.chosen = selectors.DefaultSelector()
+        self.last: dict[int, float] = {}
+        for _ in range(count):
+            sock = socket.create_connection(("127.0.0.1", port))
+            sock.sendall(data)
+            self.chosen.register(sock, selectors.EVENT_READ, sock)
+        while len(self.last) < count:
+            self.look(1.0)
+
+    def look(self, timeout: float, until: socket.socket | None = None) -> list[float] | None:
+        """Gaps that ended, in ms; None once `until` is readable."""
+        gaps = []
+        for key, _ in self.chosen.select(timeout):
             sock: socket.socket = key.data
             if sock is until:
-                return gaps
+                return None
             if not sock.recv(1 << 16):
                 raise SystemExit("a stream ended")
             now = time.monotonic()
-            if key.fd in last:
-                gaps.append(1e3 * (now - last[key.fd]))
-            last[key.fd] = now
-    if until is not None:
-        raise SystemExit(f"the long prompt was not answered within {seconds:g} s")
-    return gaps
+            if key.fd in self.last:
+                gaps.append(1e3 * (now - self.last[key.fd]))
+            self.last[key.fd] = now
+        return gaps
+
+    def alone(self, seconds: float) -> list[float]:
+        """The gaps of so many seconds, at least one."""
+        gaps: list[float] = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or not gaps:
+            gaps += self.look(0.5) or ()
+        return gaps
+
+    def beside(self, data: bytes) -> tuple[list[float], socket.socket]:
+        """The gaps from the first byte of a request to that of its answer, which is to be read."""
+        sock = socket.create_connection(("127.0.0.1", self.port))
+        # Sent beside, so that the streams are read meanwhile.
+        threading.Thread(target=sock.sendall, args=(data,), daemon=True).start()
+        self.chosen.register(sock, selectors.EVENT_READ, sock)
+        gaps: list[float] = []
+        end = time.monotonic() + LIMIT_S
+        while (found := self.look(0.5, sock)) is not None:
+            gaps += found
+            if time.monotonic() > end:
+                raise SystemExit(f"the long prompt was not answered within {LIMIT_S} s")
+        self.chosen.unregister(sock)
+        # Whoever was not heard of since it began waits still.
+        now = time.monotonic()
+        gaps += [1e3 * (now - last) for last in self.last.values()]
+        return gaps, sock
 
 
 def prompt_tokens(sock: socket.socket) -> int:
@@ -115,19 +148,14 @@ def main() -> int:
     options = parser.parse_args()
     process, port = start(options.tick, options.model_path)
     try:
-        sampling = {"max_new_tokens": 30000, "ignore_eos": True}
-        body = {"text": "x", "stream": True, "sampling_params": sampling}
-        streams = [request(port, body) for _ in range(options.streams)]
-        watch(streams, min(1.0, options.seconds))
-        alone = max(watch(streams, options.seconds))
-        long: dict[str, object] = {
-            "text": long_text(options.megabytes),
-            "sampling_params": {"max_new_tokens": 1},
-        }
+        watch = Watch(port, options.streams)
+        alone = max(watch.alone(options.seconds))
+        text = long_text(options.megabytes)
+        long = head_and_body({"text": text, "sampling_params": {"max_new_tokens": 1}})
         worst = []
         for _ in range(ROUNDS):
-            sock = request(port, long)
-            beside = watch(streams, 60.0, sock)
+            watch.alone(0.1)
+            beside, sock = watch.beside(long)
             worst.append(max(beside))
             print(
                 f"  beside {prompt_tokens(sock)} tokens of prompt: median gap "
