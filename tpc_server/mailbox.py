@@ -314,34 +314,34 @@ class Sender:
 class Receiver:
     """The consuming end of a mailbox; `space_bell` wakes a producer that waits for space."""
 
-    __slots__ = ("_consumer", "_space_bell")
+    __slots__ = ("_space_bell", "consumer")
 
     def __init__(self, consumer: Consumer, space_bell: Bell | None = None) -> None:
-        self._consumer = consumer
+        self.consumer = consumer
         self._space_bell = space_bell
 
     def drain(self, max_records: int) -> list[Record]:
         """Up to `max_records` of (kind, key, payload); see `Consumer.drain`."""
-        freed = self._consumer.tail
-        out = self._consumer.drain(max_records)
-        if self._space_bell is not None and self._consumer.tail != freed:
+        freed = self.consumer.tail
+        out = self.consumer.drain(max_records)
+        if self._space_bell is not None and self.consumer.tail != freed:
             self._space_bell.ring()
         return out
 
     def pure_poll(self) -> bool:
-        return self._consumer.pure_poll()
+        return self.consumer.pure_poll()
 
     @property
     def partial(self) -> bool:
         """A part of a large record was drained, the rest is still to come."""
-        return self._consumer.partial
+        return self.consumer.partial
 
     @property
     def closed(self) -> bool:
-        return self._consumer.closed
+        return self.consumer.closed
 
     def close(self) -> None:
-        self._consumer.close()
+        self.consumer.close()
         if self._space_bell is not None:
             self._space_bell.ring()
 

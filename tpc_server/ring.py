@@ -303,8 +303,8 @@ class Consumer:
     """The reading half. Build it, and use it, on the consuming thread only."""
 
     __slots__ = (
-        "_base", "_buf", "_cap", "_closed", "_done", "_halves", "_head_at", "_key", "_mask",
-        "_pieces", "_shut", "_tail_at", "_words", "tail",
+        "_base", "_buf", "_cap", "_closed", "_done", "_halves", "_key", "_mask", "_pieces",
+        "_shut", "_tail_at", "_words", "head_at", "tail",
     )  # fmt: skip
 
     def __init__(self, memory: Memory, offset: int, capacity: int) -> None:
@@ -313,7 +313,7 @@ class Consumer:
         self._words: Words = mapping.words
         self._halves: Words = mapping.halves
         self._buf = mapping.buf
-        self._head_at = offset >> 3
+        self.head_at = offset >> 3  # the word that differs from `tail` when there is more
         self._tail_at = (offset + LINE_BYTES) >> 3
         self._base = offset + RING_HEADER_BYTES
         self._cap = capacity
@@ -333,7 +333,7 @@ class Consumer:
         Raises RingCorruptError when the counters or headers make no sense.
         """
         tail = self.tail
-        head = self._words[self._head_at]
+        head = self._words[self.head_at]
         if head == tail:
             return []
         out: list[Record] = []
@@ -382,7 +382,7 @@ class Consumer:
 
     def pure_poll(self) -> bool:
         """Whether a drain would bring something new: data, or the producer's close."""
-        head = self._words[self._head_at]
+        head = self._words[self.head_at]
         tail = self.tail
         return head != tail and not (self._closed and head == tail + 1)
 
@@ -394,7 +394,7 @@ class Consumer:
     @property
     def closed(self) -> bool:
         """The producer closed and everything it wrote was drained; set by `drain`."""
-        return self._closed and self._words[self._head_at] == self.tail + 1
+        return self._closed and self._words[self.head_at] == self.tail + 1
 
     def close(self) -> None:
         """Tells the producer that nobody reads any more."""
@@ -403,7 +403,7 @@ class Consumer:
 
     def size_guess(self) -> int:
         """Bytes in the ring, pads included; already wrong when it returns."""
-        return (self._words[self._head_at] & -2) - self.tail
+        return (self._words[self.head_at] & -2) - self.tail
 
     def _collect(self, at: int, size: int, meta: int, out: list[Record]) -> None:
         """Takes one fragment; the last one of a record puts the record into `out`."""

@@ -187,8 +187,8 @@ LEFT_OUT: dict[str, tuple[Callable[..., World], Any, list[tuple[str, str]]]] = {
         mailbox,
         [
             (
-                "self._consumer.tail != freed:\n            self._space_bell.ring()",
-                "self._consumer.tail != freed:\n            pass",
+                "self.consumer.tail != freed:\n            self._space_bell.ring()",
+                "self.consumer.tail != freed:\n            pass",
             )
         ],
     ),
