@@ -1,10 +1,12 @@
 """What a step's hand-over costs SGLang's scheduler thread. Owner: that thread writes, one reader.
 
-Made for a folder of its own on PYTHONPATH, under the name `sitecustomize.py`: in the process that
-imports SGLang's classes it wraps the calls that hand a step over and take requests in. Each writes
-what it took into the file that METER_FILE names: for each kind a count, and the CPU nanoseconds of
-the last CALLS calls.
+Copied into a folder of its own on PYTHONPATH, under the name `sitecustomize.py`: in the process
+that imports SGLang's classes it wraps the calls that hand a step over and take requests in. Each
+writes what it took into the file that METER_FILE names: for each kind a count, and the CPU
+nanoseconds of the last CALLS calls.
 """
+
+from __future__ import annotations
 
 import functools
 import importlib.abc
@@ -13,6 +15,8 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 CALLS = 1 << 14
 KINDS = ("push", "drain")
@@ -29,12 +33,12 @@ WRAPPED = {
 }
 
 
-def wrapped(method, words, at):
+def wrapped(method: Callable[..., Any], words: memoryview[int], at: int) -> Callable[..., Any]:
     """`method`, timed on its thread; `at` is where its kind's count lies."""
     clock = time.thread_time_ns
 
     @functools.wraps(method)  # what compares signatures sees the method's own
-    def timed(*args, **named):
+    def timed(*args: Any, **named: Any) -> Any:
         begin = clock()
         out = method(*args, **named)
         took = clock() - begin
@@ -46,30 +50,34 @@ def wrapped(method, words, at):
     return timed
 
 
-def arm(module, file):
-    """Wrap what the module has of WRAPPED."""
-    words = memoryview(mmap.mmap(file, BYTES)).cast("Q")
-    for owner, name, kind in WRAPPED[module.__name__]:
-        at = KINDS.index(kind) * (CALLS + 1)
-        cls = getattr(module, owner)
-        setattr(cls, name, wrapped(getattr(cls, name), words, at))
+class Loader(importlib.abc.Loader):
+    """Loads a module as `under` does, then wraps what it has of WRAPPED."""
+
+    def __init__(self, under: importlib.abc.Loader) -> None:
+        self._under = under
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        return self._under.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        self._under.exec_module(module)
+        with open(os.environ["METER_FILE"], "r+b") as file:
+            words = memoryview(mmap.mmap(file.fileno(), BYTES)).cast("Q")
+        for owner, name, kind in WRAPPED[module.__name__]:
+            cls = getattr(module, owner)
+            at = KINDS.index(kind) * (CALLS + 1)
+            setattr(cls, name, wrapped(getattr(cls, name), words, at))
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules as they are, and wraps them once they are loaded."""
+    """Finds the modules of WRAPPED where they are."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in WRAPPED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            with open(os.environ["METER_FILE"], "r+b") as file:
-                arm(module, file.fileno())
-
-        spec.loader.exec_module = exec_module
+        if spec is not None and spec.loader is not None:
+            spec.loader = Loader(spec.loader)
         return spec
 
 
