@@ -106,17 +106,17 @@ class Core:
                     setup.wake_main()
                     return
                 now = time.monotonic_ns()
+                deaths = [t for t in deaths if now - t < _DEATH_WINDOW_NS] + [now]
+                for_good = len(deaths) >= _DEATHS or bool(self._stopping_ns)
+                # Told before anything else is tried, once, and with its stack.
                 setup.log(
-                    "error", "core died and is rebuilt", core=self.index,
-                    stack=traceback.format_exc(),
+                    "error", "core died for good" if for_good else "core died and is rebuilt",
+                    core=self.index, stack=traceback.format_exc(),
                 )  # fmt: skip
                 self.counters.resets += 1
-                buried = self._bury()
-                deaths = [t for t in deaths if now - t < _DEATH_WINDOW_NS] + [now]
-                if not buried or len(deaths) >= _DEATHS or self._stopping_ns:
+                if not self._bury() or for_good:
                     self.ends.words[mesh.FAILED] = 1
                     self.counters.publish(self.ends.words, self._counters_at)
-                    setup.log("error", "core died too often", core=self.index)
                     setup.wake_main()
                     return
 
