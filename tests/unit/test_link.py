@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.test_port import plan_of
 from tpc_server.boundary import codec, columns, messages, port, wire
+from tpc_server.link import link as link_module
 from tpc_server.link import messages as link_messages
 from tpc_server.link.attached import AttachedMesh, describe
 from tpc_server.link.hub import Hub
@@ -29,21 +30,47 @@ PACK = codec.make_packer()
 class Pair:
     """A frontend's mesh, and the scheduler's link to it."""
 
-    def __init__(self) -> None:
-        self.mesh = Mesh(plan_of("1"), 64, 64, 64)
+    def __init__(self, cores: str = "1", stall_s: float = 5.0) -> None:
+        self.mesh = Mesh(plan_of(*cores.split()), 64, 64, 64)
         ours, theirs = socket.socketpair()
         self.far = Channel(theirs)
         about, fds = describe(self.mesh)
         assert self.far.send({"mesh": about}, fds)
         near = Channel(ours)
         message = near.wait(5)
-        self.link = attached(near, message["mesh"], 5.0)
+        self.link = attached(near, message["mesh"], stall_s)
         self.ends = Ends(self.mesh)
-        self.requests = self.ends.sender(0, SCHEDULER)
-        self.aborts = self.ends.sender(0, SCHEDULER, ABORTS)
+        core = self.mesh.plan.stage_cores("tokenize")[0]
+        self.requests = self.ends.sender(core, SCHEDULER)
+        self.aborts = self.ends.sender(core, SCHEDULER, ABORTS)
+        detok = self.mesh.plan.stage_cores("detok")
+        self.frames = [self.ends.receiver(SCHEDULER, core) for core in detok]
 
     def request(self, rid: bytes) -> None:
         assert self.requests.post(wire.REQUEST, rid, wire.request_parts(b"r", []))
+
+    def begin(self, rid: bytes = b"first") -> None:
+        """Its first request is given out: it takes part in what is pushed."""
+        self.request(rid)
+        self.link.recv(64)
+
+    def accept(self) -> None:
+        """It says that it takes connections."""
+        assert self.far.send({"accepting": True})
+        self.link.hear()
+        assert self.link.accepting
+
+    def turn(self) -> None:
+        """Its cores publish that they turn."""
+        for core in range(self.mesh.n):
+            self.ends.words[self.mesh.counters_at(core)] = time.monotonic_ns()
+
+    def fill(self) -> None:
+        """No more room for what is pushed."""
+        left = self.link.offer(wire.HEALTH_ACK, b"", ())
+        while left is None:
+            left = self.link.offer(wire.HEALTH_ACK, b"", ())
+        left(False)
 
     def abort(self, rid: bytes) -> None:
         header = messages.pack_abort(PACK, rid.decode())
@@ -273,6 +300,8 @@ def test_an_interrupted_push_leaves_no_link_locked(pair, monkeypatch):
     hub = Hub(lambda: None)
     hub.add(pair.link)
     hub.add(other.link)
+    pair.begin()
+    other.begin()
 
     def interrupted(*_: Any) -> bool:
         raise KeyboardInterrupt
@@ -290,6 +319,161 @@ def test_a_bell_that_is_closed_rings_for_nobody():
     event.close()
     event.write()
     event.read()
+
+
+# -- who does not read ------------------------------------------------------------------
+
+
+def test_nothing_is_pushed_to_one_that_had_no_request(pair):
+    """It may be stopped before its cores run: nothing waits for it, and nobody is woken there."""
+    hub = Hub(lambda: None)
+    hub.add(pair.link)
+    header, data = pair.end("other")
+    for _ in range(1000):  # its rings have room for 64
+        assert hub.push(wire.BATCH, b"", wire.frame_parts(header, data))
+        assert hub.push(wire.HEALTH_ACK, b"", ())
+        assert not pair.link.frame(header, data)
+    assert not pair.frames[0].drain(1)
+    pair.begin()
+    assert pair.link.frame(header, data)
+    assert hub.push(wire.HEALTH_ACK, b"", ())
+    assert [kind for kind, _, _ in pair.frames[0].drain(9)] == [wire.BATCH, wire.HEALTH_ACK]
+
+
+def test_one_that_never_takes_connections_is_given_up(pair, monkeypatch):
+    monkeypatch.setattr(link_module, "START_S", 0.0)
+    hub = Hub(lambda: None)
+    hub.add(pair.link)
+    pair.begin(b"early")
+    hub.tend(now=True)
+    assert pair.link.gone and "did not take connections" in pair.link.failure
+    hub.bury(pair.link)
+    assert [codec.unpack(one.header)[1] for one in hub.recv(64)] == ["early"]
+
+
+def test_one_that_accepts_is_not(pair, monkeypatch):
+    pair.accept()
+    monkeypatch.setattr(link_module, "START_S", 0.0)
+    pair.turn()
+    pair.link.look(time.monotonic_ns())
+    assert not pair.link.gone
+
+
+@pytest.mark.parametrize("cores", ["1", "ingress=0 tokenize=1 detok=2,3 egress=0"])
+def test_a_ring_that_nobody_reads_ends_its_link_alone(cores):
+    """Although all cores turn: the push that waits returns, the requests are aborted, and what
+    else there is has had everything."""
+    bad, good = Pair(cores, 0.4), Pair("1", 0.4)
+    hub = Hub(lambda: None)
+    got: list[Any] = []
+    stop = threading.Event()
+
+    def turn() -> None:
+        read = [*good.frames, *bad.frames[1:]]
+        while not stop.is_set():
+            bad.turn()
+            good.turn()
+            for receiver in read:
+                got.extend(receiver.drain(64))
+            stop.wait(0.005)
+
+    for one in (bad, good):
+        hub.add(one.link)
+        one.accept()
+        one.begin()
+    for opened, _ in bad.mesh.watched():
+        if opened:
+            bad.ends.words[opened[0]] += 1  # a request lives at each of its cores
+    thread = threading.Thread(target=turn)
+    thread.start()
+    header, data = bad.end("nobody")
+    began = time.monotonic()
+    pushed = 0
+    while not bad.link.gone:
+        assert hub.push(wire.BATCH, b"", wire.frame_parts(header, data))
+        pushed += 1
+    assert pushed > 64 and time.monotonic() - began < 10
+    for _ in range(3):
+        assert hub.push(wire.BATCH, b"", wire.frame_parts(header, data))
+        pushed += 1
+    hub.tend(now=True)
+    assert bad.link.failure == "it does not read what is pushed"
+    assert not good.link.gone
+    hub.bury(bad.link)
+    assert [codec.unpack(one.header)[1] for one in hub.recv(64)] == ["first"]
+    while len(got) < pushed:
+        stop.wait(0.005)
+    stop.set()
+    thread.join()
+    good.close()
+    bad.far.close()
+    bad.mesh.close()
+
+
+def test_a_ring_that_is_read_slowly_is_waited_for():
+    pair = Pair(stall_s=0.2)
+    pair.accept()
+    pair.begin()
+    header, data = pair.end("nobody")
+    for _ in range(64):
+        assert pair.link.frame(header, data)
+    now = time.monotonic_ns()
+    for _ in range(20):
+        now += 150_000_000
+        for core in range(pair.mesh.n):
+            pair.ends.words[pair.mesh.counters_at(core)] = now
+        pair.frames[0].drain(1)
+        pair.link.look(now)
+    assert not pair.link.gone
+    for _ in range(3):
+        now += 150_000_000
+        for core in range(pair.mesh.n):
+            pair.ends.words[pair.mesh.counters_at(core)] = now
+        pair.link.look(now)
+    assert pair.link.gone
+    pair.close()
+
+
+def test_our_own_pause_is_nobody_s_fault():
+    """The whole machine stood still: what lies unread is not old."""
+    pair = Pair(stall_s=0.2)
+    pair.accept()
+    pair.begin()
+    header, data = pair.end("nobody")
+    assert pair.link.frame(header, data)
+    now = time.monotonic_ns()
+    pair.link.look(now)
+    pair.link.look(now + 60_000_000_000)
+    assert not pair.link.gone
+    pair.close()
+
+
+def test_an_abort_of_another_frontend_waits_for_no_room(pair):
+    """It is told in `recv_requests`, which never waits, and again when there is room."""
+    other = Pair()
+    hub = Hub(lambda: None)
+    hub.add(pair.link)
+    hub.add(other.link)
+    pair.begin()
+    pair.fill()
+    for rid in (b"a", b"b"):
+        assert other.requests.post(wire.SHARED_ABORT, b"", (rid,))
+    assert hub.recv(64) == []
+    full = pair.frames[0].drain(1000)
+    assert not [payload for kind, _, payload in full if kind == wire.FOREIGN_ABORT]
+    hub.tend(now=True)
+    told = [bytes(payload) for kind, _, payload in pair.frames[0].drain(1000)
+            if kind == wire.FOREIGN_ABORT]  # fmt: skip
+    assert told == [b"a", b"b"]
+    hub.bury(other.link)
+    other.far.close()
+    other.mesh.close()
+
+
+def test_an_abort_reaches_one_that_has_given_out_nothing_yet(pair):
+    """Its requests may still be on the way to the scheduler."""
+    pair.link.tell(b"a")
+    assert [kind for kind, _, _ in pair.frames[0].drain(9)] == [wire.FOREIGN_ABORT]
 
 
 # -- what a peer may do ----------------------------------------------------------------
@@ -348,6 +532,7 @@ def test_counts_that_a_peer_filled_go_round(pair):
 def test_a_doorbell_that_cannot_be_rung_ends_its_link_alone(pair):
     hub = Hub(lambda: None)
     hub.add(pair.link)
+    pair.begin()
     bell = pair.link._frames[0]._bell
 
     class Broken:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -120,3 +122,115 @@ def test_every_process_of_a_seat_has_a_place_in_the_metrics() -> None:
     seat.tend()  # a process asks for it by a signal
     (line,) = said
     assert f"{SLOTS - 1} processes that were replaced still have requests" in line
+
+
+# -- reloads -----------------------------------------------------------------------------
+
+
+class _Socket:
+    """The scheduler's end of a link, as a seat uses it."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def post(self, message: Any) -> None:
+        self.said.append(message)
+
+
+def _link(slot: int = 0, **more: Any) -> Any:
+    known = {
+        "process": _Dying(-9), "gone": False, "accepting": True, "ready": False, "failure": "",
+        "since": 0.0, "reload_asked": False, "retired": False, "slot": slot, "channel": _Socket(),
+    }  # fmt: skip
+    return SimpleNamespace(**{**known, **more})
+
+
+def _reloading(said: list[str]) -> tuple[Seat, Any, Any]:
+    """A seat whose next process has said where its rings are, and does not accept yet."""
+    seat = _seat(said)
+    old, new = _link(0), _link(1, accepting=False)
+    seat._config = {"options": {"retire_s": 7.0}}
+    seat._retired.append(old)
+    seat.link = new
+    seat.reloading = True
+    return seat, old, new
+
+
+def test_the_old_process_goes_on_until_the_new_one_accepts() -> None:
+    seat, old, new = _reloading([])
+    seat.tend()
+    assert old.channel.said == [] and not seat.reload() and "starting already" in seat.busy
+    new.accepting = True
+    seat.tend()
+    assert old.channel.said == [{"retire": 7.0}] and not seat.reloading and seat.link is new
+
+
+@pytest.mark.parametrize("failure", ["", "a core could not start"])
+def test_the_old_process_stays_when_the_new_one_dies(failure: str) -> None:
+    """Between its first words and its first connection; and another reload may follow."""
+    said: list[str] = []
+    seat, old, new = _reloading(said)
+    new.gone, new.failure = True, failure
+    for _ in range(6):
+        seat.tend()
+    assert seat.link is old and not seat._retired and old.channel.said == []
+    assert not seat.restarts and not seat.busy
+    (line,) = said
+    assert "no reload" in line and (failure or "killed by SIGKILL") in line
+
+
+def test_a_process_that_was_told_to_leave_does_not_come_back() -> None:
+    said: list[str] = []
+    seat, old, new = _reloading(said)
+    new.accepting = True
+    seat.tend()
+    new.gone = True
+    seat.tend()
+    assert seat.link is None and seat._retired == [old]
+
+
+def test_both_die_during_a_reload() -> None:
+    said: list[str] = []
+    seat, old, new = _reloading(said)
+    old.gone = new.gone = True
+    seat._retry_at = 1e18
+    seat._pause_s = 1000.0
+    for _ in range(6):
+        seat.tend()
+    assert seat.link is None and not seat._retired and not seat.busy
+
+
+def test_a_server_ends_during_a_reload() -> None:
+    said: list[str] = []
+    seat, old, new = _reloading(said)
+    seat.tell_stop()
+    assert [one.channel.said for one in (old, new)] == [[{"stop": True}]] * 2
+    assert not seat.reload() and "ending" in seat.busy
+    for one in (old, new):
+        one.gone = True
+        one.process.wait = lambda *_: -9
+    seat.stop()
+    assert seat.processes() == [] and not said
+
+
+def test_starts_that_fail_come_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And at once again after a process that lived long."""
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    said: list[str] = []
+    seat = _seat(said)
+    starts: list[float] = []
+    while len(starts) < 9:
+        before = seat.restarts
+        seat.tend()
+        if seat.restarts > before:
+            starts.append(clock[0])
+        clock[0] += 0.05
+    gaps = [round(b - a, 1) for a, b in itertools.pairwise(starts)]
+    assert gaps[:5] == [pytest.approx(0.1 * 2**k, abs=0.06) for k in range(5)]
+    assert gaps[-1] == pytest.approx(5.0, abs=0.1) and max(gaps) < 5.2
+    seat.link = _link(gone=True, since=clock[0] - 60.0)
+    before = seat.restarts
+    seat.tend()
+    seat.tend()
+    assert seat.restarts == before + 1 and seat._pause_s <= 0.2

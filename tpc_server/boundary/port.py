@@ -49,7 +49,9 @@ class SchedulerPort:
         self._aborts = [ends.receiver(c, SCHEDULER, ABORTS) for c in plan.stage_cores("tokenize")]
         self._held: list[list[Record]] = [[] for _ in self._requests]
         self._first = 0  # whose turn it is: where there is more than asked for, nobody starves
-        self._frames = [ends.sender(SCHEDULER, c) for c in plan.stage_cores("detok")]
+        self._frames: Sequence[Sender] = [
+            ends.sender(SCHEDULER, c) for c in plan.stage_cores("detok")
+        ]
         # Each step, each request would come to new pages for a whole round of the ring.
         lanes = [(SCHEDULER, c, DATA) for c in plan.stage_cores("detok")]
         for lane in [*lanes, *[(c, SCHEDULER, DATA) for c in plan.stage_cores("tokenize")]]:

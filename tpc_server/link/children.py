@@ -18,15 +18,15 @@ from typing import Any, Final
 
 from ..metrics.area import MetricsArea
 from .hub import Hub
-from .link import Link, attached
+from .link import START_S, Link, attached
 from .messages import Channel, LinkClosed
 
-_START_S: Final = 120.0
 _LONG_LIVED_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 _KILL_S: Final = 2.0
 _GONE: Final = "a frontend process is gone ({}); its requests are aborted"
+_NOT_REPLACED: Final = "no reload: the new frontend process is gone ({}), the old one stays"
 SLOTS: Final = 8  # a seat's processes at most, and their places in the metrics
 
 
@@ -107,7 +107,7 @@ class Seat:
         if self._registry_fd >= 0:
             words["registry"] = True
             fds.append(self._registry_fd)
-        channel.send(words, fds)
+        channel.post(words, fds)  # inside of a scheduler's call it may be, and read later
         self._starting = Starting(process, channel, slot)
 
     def _next_config(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Seat:
         # There is one: `reload` starts no process beyond.
         return min(set(range(self._first_slot, self._first_slot + SLOTS)) - taken)
 
-    def wait_started(self, timeout_s: float = _START_S) -> None:
+    def wait_started(self, timeout_s: float = START_S) -> None:
         """The first start: until it takes connections. Raises StartError with its own words."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -156,7 +156,7 @@ class Seat:
             self._give_up(starting)
             return
         if message is None:
-            if time.monotonic() - starting.since > _START_S:
+            if time.monotonic() - starting.since > START_S:
                 self.failure = "it did not answer"
                 self._give_up(starting)
             return
@@ -186,7 +186,8 @@ class Seat:
         self.reloading = False
         if self.link is None:
             self._later()
-        self._log(f"a frontend process did not start: {self.failure}")
+        if not self.stopping:
+            self._log(f"a frontend process did not start: {self.failure}")
 
     def _unstarted(self, error: StartError) -> None:
         """Inside of a scheduler's call, which must not pay for what the machine lacks."""
@@ -217,7 +218,7 @@ class Seat:
             for old in self._retired:
                 if not old.retired:
                     old.retired = True
-                    old.channel.send({"retire": self._config["options"]["retire_s"]})
+                    old.channel.post({"retire": self._config["options"]["retire_s"]})
         if link is not None and link.reload_asked:
             link.reload_asked = False
             if not self.reload():
@@ -264,15 +265,21 @@ class Seat:
             self._retired.remove(link)
             self._dying.append((link.process, ""))
             return
-        self.link = None
-        if lived > _LONG_LIVED_S:
+        # One that was to be replaced, and was not told so yet, stays.
+        serving = [old for old in self._retired if not old.retired and not old.gone]
+        self.link = serving[-1] if serving else None
+        self.reloading = False
+        if self.link is not None:
+            self._retired.remove(self.link)
+        elif lived > _LONG_LIVED_S:
             self._pause_s = _FIRST_PAUSE_S
             self._retry_at = 0.0
         else:
             self._later()
-        self._dying.append((link.process, "" if self.stopping or link.failure else _GONE))
+        line = _GONE if self.link is None else _NOT_REPLACED
+        self._dying.append((link.process, "" if self.stopping or link.failure else line))
         if link.failure and not self.stopping:
-            self._log(_GONE.format(link.failure))
+            self._log(line.format(link.failure))
 
     def _reap(self) -> None:
         """Never waits: a process takes its time to die, and this is a scheduler's."""
@@ -301,18 +308,21 @@ class Seat:
             self._give_up(self._starting)
         for link in (*self._retired, self.link):
             if link is not None:
-                link.channel.send({"drain": drain_s})
+                link.channel.post({"drain": drain_s})
 
-    def stop(self, drain_s: float) -> None:
-        """Tell every process to finish, and wait for it within the limit; then end it."""
+    def tell_stop(self) -> None:
+        """Tell every process to end."""
         self.stopping = True
         if self._starting is not None:
             self._give_up(self._starting)
-        links = [link for link in (*self._retired, self.link) if link is not None]
-        for link in links:
-            link.channel.send({"drain": drain_s} if drain_s else {"stop": True})
-        deadline = time.monotonic() + drain_s + _KILL_S
-        for link in links:
+        for link in (*self._retired, self.link):
+            if link is not None:
+                link.channel.post({"stop": True})
+
+    def stop(self) -> None:
+        """After `tell_stop`: end what does not end by itself."""
+        deadline = time.monotonic() + _KILL_S
+        for link in [link for link in (*self._retired, self.link) if link is not None]:
             while not link.gone and time.monotonic() < deadline:
                 link.hear()
                 if link.process.poll() is not None:

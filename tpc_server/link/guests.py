@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from ..metrics.area import MetricsArea
 from .hub import Hub
-from .link import Link, attached
+from .link import START_S, Link, attached
 from .messages import Channel, LinkClosed
 
-_ANSWER_S: Final = 120.0
 # Where metrics are counted: places for guests, and cores that each may have.
 GUESTS: Final = 16
 GUEST_CORES: Final = 32
@@ -79,7 +78,7 @@ class Guests:
                 words = {
                     "refused": f"{GUESTS} frontends are attached, metrics have room for no more"
                 }
-                channel.send(words)
+                channel.post(words)
                 return False
             area = self._metrics
             words["metrics"] = [area.region.size, area.slots, slot, area.cores]
@@ -87,8 +86,7 @@ class Guests:
         if self._registry_fd >= 0:
             words["registry"] = True
             fds.append(self._registry_fd)
-        if not channel.send(words, fds):
-            return False
+        channel.post(words, fds)  # inside of a scheduler's call, and who reads slowly may
         self._coming.append((channel, time.monotonic(), slot))
         return True
 
@@ -101,7 +99,7 @@ class Guests:
                 message = channel.poll()
             except LinkClosed:
                 message = {}
-            if message is None and time.monotonic() - since < _ANSWER_S:
+            if message is None and time.monotonic() - since < START_S:
                 continue
             self._coming.remove(entry)
             try:
@@ -116,7 +114,7 @@ class Guests:
             self.links.append(link)
             self._hub.add(link)
             if self._finishing:
-                link.channel.send({"drain": 0.0})
+                link.channel.post({"drain": 0.0})
         for link in [one for one in self.links if one.gone]:
             self.links.remove(link)
             self._hub.bury(link)
@@ -128,7 +126,7 @@ class Guests:
         they have hung up."""
         self._finishing = True
         for link in self.links:
-            link.channel.send({"drain": seconds})
+            link.channel.post({"drain": seconds})
 
     def close(self) -> None:
         """Hang up: they end their streams and wait for the next scheduler."""

@@ -13,7 +13,6 @@ from _thread import get_ident
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..boundary import wire
 from ..boundary.port import IngressRequest
 from .link import Link
 
@@ -66,6 +65,7 @@ class Hub:
                 return
             for link in self.links:
                 link.look(clock)
+                link.tell()
             self._tend()
 
     # -- the scheduler's calls -----------------------------------------------------------
@@ -99,7 +99,7 @@ class Hub:
         for link in self.links:
             if link is not source:
                 for payload in told:
-                    link.push(wire.FOREIGN_ABORT, b"", (payload,))
+                    link.tell(payload)
 
     def wait(self, timeout_ms: int) -> bool:
         """Sleep, without the GIL, until there may be a message or the time is up."""

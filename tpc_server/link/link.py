@@ -1,7 +1,8 @@
 """The scheduler's end of one frontend process. Owner: the scheduler's thread; pushes from others.
 
 A link is used for one process and never again. It knows which requests went through it and did
-not end: when the process is gone, those are aborted in the scheduler.
+not end: when the process is gone, those are aborted in the scheduler. Until the first of them
+nothing is pushed to it: nothing could be for it, and one that never gets so far holds up nobody.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Any, Final
 
 from ..boundary import codec, messages, wire
 from ..boundary.port import IngressRequest, SchedulerPort
-from ..mesh import STOPPED
+from ..mailbox import Sender, offer
+from ..mesh import DATA, SCHEDULER, STOPPED
 from ..ring import Record
+from ..shm import LINE_BYTES
 from .attached import AttachedMesh
 from .messages import Channel, LinkClosed, text_of
 
@@ -29,6 +32,8 @@ _LOG_MOST: Final = 256
 _LOG_STEP: Final = 2  # read of it a step, beyond that: all at once would be felt
 _LOOK_NS: Final = 50_000_000
 _PAUSE_NS: Final = 2_000_000_000
+_UNTOLD_MOST: Final = 1024
+START_S: Final = 120.0  # until a process takes connections, and until it says where its rings are
 
 
 class Link(SchedulerPort):
@@ -58,8 +63,16 @@ class Link(SchedulerPort):
         self._poll = select.poll()
         self._poll.register(channel.fileno(), select.POLLIN)
         self._hearing = threading.Lock()  # a push that waits hears too, on its own thread
-        self.make = self._remembering()
+        self._readers = self._frames  # of what is pushed, once there may be any
+        self._frames: Sequence[Sender] = ()
+        # Where their readers and we are in those rings, and when a reader moved last.
+        lanes = [mesh.ring((SCHEDULER, core, DATA)) for core in mesh.plan.stage_cores("detok")]
+        self._places = [(at >> 3, (at + LINE_BYTES) >> 3) for at, _, _ in lanes]
+        self._moved = [(0, 0)] * len(lanes)
+        self.make = self._beginning(self._remembering())
         self.shared: list[bytes] = []  # aborts for the other links, not told yet
+        # Theirs that there was no room for yet, and the rings that lack them.
+        self._untold: deque[tuple[Sequence[Sender], bytes]] = deque(maxlen=_UNTOLD_MOST)
 
     # -- requests ----------------------------------------------------------------------
 
@@ -83,6 +96,18 @@ class Link(SchedulerPort):
             return read(record)
 
         return remember
+
+    def _beginning(
+        self, then: Callable[[Record], IngressRequest]
+    ) -> Callable[[Record], IngressRequest]:
+        """The first record of all: from now on what is pushed may be for this process."""
+
+        def first(record: Record) -> IngressRequest:
+            self._frames = self._readers
+            self.make = then
+            return then(record)
+
+        return first
 
     def frame(self, header: Any, columns: Sequence[Any]) -> bool:
         """One frame by the short way (`SchedulerPort.step`); False: nothing was done."""
@@ -120,6 +145,26 @@ class Link(SchedulerPort):
                 return self._broken(error)
 
         return guarded
+
+    def tell(self, payload: bytes = b"") -> None:
+        """An abort of another frontend's client, and those that there was no room for before.
+        Never waits: who asks is in `recv_requests`."""
+        untold = self._untold
+        if payload:
+            untold.append((self._readers, payload))
+        if not untold or self.gone or not self._push_lock.acquire(blocking=False):
+            return
+        try:
+            while untold:
+                senders, text = untold.popleft()
+                unsent, _ = offer(senders, (), wire.FOREIGN_ABORT, b"", (text,))
+                if unsent:
+                    untold.appendleft((unsent, text))
+                    return
+        except OSError as error:
+            self._broken(error)
+        finally:
+            self._push_lock.release()
 
     def _broken(self, error: Exception) -> bool:
         self.failure = f"its rings cannot be used: {error!r}"
@@ -194,15 +239,30 @@ class Link(SchedulerPort):
         """Whether the process is still there, and turns; sets `gone` when not."""
         paused = now_ns - self._looked_ns > _PAUSE_NS  # we were stopped ourselves, or idle
         self._looked_ns = now_ns
-        if self._poll.poll(0):
+        if self._poll.poll(0) or self.channel.unsent:
             self.hear()
+        if not self.accepting and time.monotonic() - self.since > START_S:
+            self._give_up(f"it did not take connections in {START_S:.0f} s")
         if paused or not self.accepting:
             self._turned_ns = now_ns
+            self._moved = [(-1, now_ns)] * len(self._places)
             return
-        newest = max([self._words[at] for at in self._heartbeats])
+        words = self._words
+        newest = max([words[at] for at in self._heartbeats])
         self._turned_ns = max(self._turned_ns, newest)
-        if now_ns - self._turned_ns > self._stall_ns and not self.gone:
-            self.failure = "its cores do not turn"
+        if now_ns - self._turned_ns > self._stall_ns:
+            self._give_up("its cores do not turn")
+        for k, (head, tail) in enumerate(self._places):
+            at = words[tail]
+            seen, since = self._moved[k]
+            if at != seen or at == words[head]:
+                self._moved[k] = at, now_ns
+            elif now_ns - since > self._stall_ns:
+                self._give_up("it does not read what is pushed")
+
+    def _give_up(self, why: str) -> None:
+        if not self.gone:
+            self.failure = why
             self.gone = True
 
     def hear(self) -> None:

@@ -68,6 +68,11 @@ class Channel:
         self._append(message, fds or [])
         self.flush()
 
+    @property
+    def unsent(self) -> bool:
+        """Whether something waits for `flush`."""
+        return bool(self._out) and not self._broken
+
     def _append(self, message: dict[str, Any], fds: list[int]) -> None:
         data = json.dumps(message).encode() + b"\n"
         # A byte has to go with descriptors; white space before the line is nothing.
@@ -107,7 +112,7 @@ class Channel:
             rest = deadline - time.monotonic()
             if rest <= 0:
                 raise TimeoutError("no answer on the link")
-            self._sleep(select.POLLIN, rest)
+            self._sleep(select.POLLIN | select.POLLOUT * self.unsent, rest)
         return message
 
     def poll(self) -> dict[str, Any] | None:

@@ -253,7 +253,9 @@ class SidecarServer:
         self._closed = True
         self.hub.close()
         for seat in self.seats:
-            seat.stop(0.0)
+            seat.tell_stop()
+        for seat in self.seats:
+            seat.stop()
         self.hub.extra.clear()
         if self.guests is not None:
             self.guests.close()

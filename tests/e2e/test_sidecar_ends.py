@@ -1,0 +1,192 @@
+"""Frontend processes that stop or end at the worst of times: nobody waits for them without end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from tests import tiny_tokenizer
+from tests.e2e.test_sidecar import sidecar, stream, until  # noqa: F401
+from tests.http_client import Client
+from tpc_server import ModelConfig, ServerArgs
+from tpc_server.link import children
+from tpc_server.link import server as link_server
+from tpc_server.link.children import Seat
+from tpc_server.link.server import ServerError, SidecarServer
+from tpc_server.mesh import PUSHES_BLOCKED
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def hurt(monkeypatch):
+    """`hurt(signal, times)`: so many of the next processes get it before their first word."""
+    begin = Seat.start
+    left: list[int] = []
+
+    def start(self):
+        begin(self)
+        if left:
+            os.kill(self._starting.process.pid, left.pop())
+
+    monkeypatch.setattr(Seat, "start", start)
+    yield lambda number, times=1: left.extend([number] * times)
+    assert not left
+
+
+@pytest.mark.parametrize("cores", [None, "ingress=0 tokenize=0 detok=0,1 egress=0"])
+def test_a_push_that_waits_returns_when_its_process_dies(sidecar, cores):  # noqa: F811
+    options = {"stall_s": 60.0}
+    if cores:
+        from tests.e2e.test_placements import placed
+
+        options["plan"] = placed(cores.split())
+    run = sidecar(manual=True, options=options)
+    with Client(run.address) as client:
+        stream(run, client, "full")
+        run.scheduler.stop()
+        (link,) = run.server.hub.links
+        os.kill(run.pid(), signal.SIGSTOP)
+        done: list[object] = []
+
+        def push():
+            big = [bytes(1 << 20)]
+            while not link.gone:
+                done.append(run.server.push_batch(b"\x96" + b"\x90" * 6, big))
+
+        thread = threading.Thread(target=push)
+        thread.start()
+        until(lambda: link.words[PUSHES_BLOCKED] > 2)
+        assert thread.is_alive()
+        began = time.monotonic()
+        os.kill(run.pid(), signal.SIGKILL)
+        thread.join(60)
+        assert time.monotonic() - began < 10  # one second is promised
+        assert done and all(done)
+
+
+def test_a_process_that_dies_before_its_first_word_is_replaced(sidecar, hurt):  # noqa: F811
+    run = sidecar()
+    hurt(signal.SIGKILL, 3)
+    os.kill(run.pid(), signal.SIGKILL)
+    assert run.ask().status == 200
+    assert run.server.seats[0].restarts == 4
+    assert "SIGKILL" in run.server.seats[0].failure
+
+
+def test_the_first_process_that_dies_so_is_told(model_folder, hurt):
+    hurt(signal.SIGKILL)
+    with pytest.raises(ServerError, match="killed by SIGKILL"):
+        SidecarServer(ServerArgs(model_path=str(model_folder), port=0, log_level="error"))
+
+
+def test_a_process_that_stops_before_its_first_word_is_given_up(
+    sidecar, hurt, monkeypatch  # noqa: F811
+):  # fmt: skip
+    """Meanwhile another one serves."""
+    run = sidecar(frontends=2)
+    hurt(signal.SIGSTOP)
+    first, second = run.server.processes()
+    seat = run.server.seats[0]
+    os.kill(first, signal.SIGKILL)
+    until(lambda: seat._starting is not None)
+    stuck = seat._starting.process.pid
+    for _ in range(20):
+        assert run.ask().status == 200
+    assert run.server.processes() == [stuck, second]
+    monkeypatch.setattr(children, "START_S", 0.0)
+    until(lambda: stuck not in run.server.processes())
+    monkeypatch.undo()
+    until(lambda: seat.link is not None and seat.link.accepting)
+    assert seat.failure == "it did not answer"
+
+
+def test_reload_while_a_process_starts_is_refused(sidecar):  # noqa: F811
+    run = sidecar()
+    seat = run.server.seats[0]
+    os.kill(run.pid(), signal.SIGKILL)
+    until(lambda: seat._starting is not None)
+    answer = run.server._command("reload")
+    assert answer["ok"] is False and answer["error"] == "a process is starting already"
+    until(lambda: seat.link is not None and seat.link.accepting)
+    assert run.server.reload() and not run.server.reload()  # while another reload runs
+    assert len(run.server.processes()) == 2
+    until(lambda: not seat.reloading)
+    until(lambda: len(run.server.processes()) == 1)
+    assert run.ask().status == 200 and seat.restarts == 1
+
+
+def test_the_new_process_dies_during_a_reload(sidecar, hurt):  # noqa: F811
+    """The old one has not been told to leave: nobody notices."""
+    run = sidecar(manual=True)
+    seat = run.server.seats[0]
+    old = run.pid()
+    with Client(run.address) as client:
+        stream(run, client, "goes on", tokens=6)
+        hurt(signal.SIGKILL)
+        assert run.server.reload()
+        until(lambda: not seat.reloading)
+        assert run.server.processes() == [old] and not seat.restarts
+        run.scheduler.manual = False
+        run.scheduler.step()
+        body = b"".join(iter(client.chunk, b""))
+        assert body.endswith(b"data: [DONE]\n\n") and b'"length":6' in body
+        assert run.server.reload()
+        client.close()
+        until(lambda: run.server.processes() and old not in run.server.processes())
+    assert run.ask().status == 200
+
+
+@pytest.mark.parametrize("how", ["shutdown", "drain"])
+def test_the_server_ends_during_a_reload(model_folder, hurt, how):
+    server = SidecarServer(
+        ServerArgs(model_path=str(model_folder), port=0, log_level="error",
+                   skip_server_warmup=True,
+                   model_config=ModelConfig(context_len=4096, vocab_size=tiny_tokenizer.VOCAB))
+    )  # fmt: skip
+    hurt(signal.SIGSTOP)  # it is reloading until it ends
+    assert server.reload()
+    pids = server.processes()
+    assert len(pids) == 2
+    if how == "drain":
+        drained = threading.Thread(target=server.drain, args=(5.0,))
+        drained.start()
+        until(lambda: (server.recv_requests(), server.wait_request(10), not drained.is_alive())[2])
+        drained.join()
+        assert not server.processes() and not server.reload()
+    server.shutdown()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert not server.processes() and server.push_health_ack() is False
+
+
+def test_ends_of_several_processes_are_waited_for_together(model_folder, monkeypatch):
+    """Who does not listen is ended in two seconds, all of them in the same two."""
+    monkeypatch.setattr(children, "_KILL_S", 0.5)
+    said: list[int] = []
+    tell = Seat.tell_stop
+    stop = Seat.stop
+
+    def noted(number, call):
+        def noting(seat):
+            said.append(number)
+            call(seat)
+
+        return noting
+
+    monkeypatch.setattr(Seat, "tell_stop", noted(1, tell))
+    monkeypatch.setattr(Seat, "stop", noted(2, stop))
+    server = link_server.SidecarServer(
+        ServerArgs(model_path=str(model_folder), port=0, log_level="error",
+                   model_config=ModelConfig(context_len=4096, vocab_size=tiny_tokenizer.VOCAB)),
+        frontends=2,
+    )  # fmt: skip
+    for pid in server.processes():
+        os.kill(pid, signal.SIGSTOP)
+    server.shutdown()
+    assert said == [1, 1, 2, 2] and not server.processes()
