@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from tpc_server.boundary.batch_header import Batch
-from tpc_server.boundary.extras import IN_IDS, IN_TOP, OUT_IDS, OUT_TOP
+from tpc_server.boundary.extras import IN_IDS, IN_TOP, OUT_IDS, OUT_TOP, finite
 
 
 class Invalid(Exception):
@@ -154,7 +154,7 @@ def rows_of(batch: Batch) -> list[dict[str, Any]]:
             row["in_top"] = extras.ragged(IN_TOP, i)
             row["out_ids"] = extras.ragged(OUT_IDS, i)
             row["in_ids"] = extras.ragged(IN_IDS, i)
-            row["hidden"] = extras.hidden(i)
+            row["hidden"] = [finite(values.tolist()) for values in extras.hidden(i)]
             assert extras.row_logprobs(i) == (
                 row["out"],
                 row["in"],

@@ -13,6 +13,7 @@ import pytest
 from tests.frame_model import read_frame, rows_of
 from tpc_server.boundary import codec
 from tpc_server.boundary.batch_header import Batch, MalformedFrame, decode_batch
+from tpc_server.render import hidden_states
 
 PACK = codec.make_packer()
 FRAMES = Path(__file__).parents[1] / "data" / "boundary_frames.jsonl"
@@ -113,7 +114,10 @@ def test_not_a_number_is_none_everywhere() -> None:
     assert extras.flat_out(0) == ([None, -0.5, None], [1, 2, 3])
     assert extras.flat_in(0) == ([None], [9])
     assert extras.row_logprobs(0)[2] == [([None, -1.0], [4, 5])]
-    assert extras.hidden(0) == [[None, 1.5]]
+    (hidden,) = extras.hidden(0)
+    text = bytearray()
+    hidden_states.add(text, [hidden], hidden_states.Texts())
+    assert text == b"[null,1.5]"
 
 
 def test_trailing_columns() -> None:

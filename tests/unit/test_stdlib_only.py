@@ -13,7 +13,7 @@ MODULES = (
     "render.http", "render.native", "render.control", "render.logprobs", "render.plan",
     "render.shape", "render.openai",    "render.chat", "render.completion", "text.chat_prompt",
     "boundary.wire", "boundary.extras", "boundary.server_args", "stages.stream",
-    "mesh", "boundary.port", "parsers.base", "metrics.area", "metrics.http",
+    "render.hidden_states", "mesh", "boundary.port", "parsers.base", "metrics.area", "metrics.http",
 )  # fmt: skip
 
 

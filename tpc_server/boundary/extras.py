@@ -11,7 +11,7 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any
 
-__all__ = ["IN_IDS", "IN_TOP", "OUT_IDS", "OUT_TOP", "Extras", "build_extras"]
+__all__ = ["IN_IDS", "IN_TOP", "OUT_IDS", "OUT_TOP", "Extras", "build_extras", "finite"]
 
 # Ragged families, as `ragged(family, row)` takes them.
 OUT_TOP = 0
@@ -32,7 +32,7 @@ class Extras:
 
     flat_out(i), flat_in(i)  -> (logprobs, ids) of output and prompt tokens
     ragged(family, i)        -> one entry a position: None or (logprobs, ids)
-    hidden(i)                -> one list of floats a position
+    hidden(i)                -> one view of floats a position, as they came
     """
 
     __slots__ = ("_flat", "_hidden", "_nested")
@@ -51,7 +51,7 @@ class Extras:
     def ragged(self, family: int, i: int) -> list[Pair | None]:
         return self._nested[family].row(i)  # type: ignore[no-any-return]
 
-    def hidden(self, i: int) -> list[list[float | None]]:
+    def hidden(self, i: int) -> list[memoryview]:
         return self._hidden.rows(i)  # type: ignore[no-any-return]
 
     def row_logprobs(
@@ -95,7 +95,7 @@ class _Flat:
         if starts is None:
             starts = self._starts = list(accumulate(self.lens, initial=0))
         start, end = starts[i], starts[i + 1]
-        return _finite(self.val[start:end].tolist()), self.idx[start:end].tolist()
+        return finite(self.val[start:end].tolist()), self.idx[start:end].tolist()
 
 
 class _Ragged:
@@ -130,18 +130,18 @@ class _Ragged:
             if start == end:
                 out.append(None)
             else:
-                out.append((_finite(self.val[start:end].tolist()), self.idx[start:end].tolist()))
+                out.append((finite(self.val[start:end].tolist()), self.idx[start:end].tolist()))
         return out
 
-    def rows(self, i: int) -> list[list[float | None]]:
+    def rows(self, i: int) -> list[memoryview]:
         if not self.req:
             return []
         first, last = self._span(i)
         elements, val = self._elements, self.val
-        return [_finite(val[elements[p] : elements[p + 1]].tolist()) for p in range(first, last)]
+        return [val[elements[p] : elements[p + 1]] for p in range(first, last)]
 
 
-def _finite(values: list[Any]) -> list[float | None]:
+def finite(values: list[Any]) -> list[float | None]:
     """Values with None in place of what JSON cannot say. The sum tells in one C call if any is."""
     if isfinite(sum(values)):
         return values

@@ -24,7 +24,7 @@ class OpenAILogprobs:
     )  # fmt: skip
 
     def __init__(self, texts: Any) -> None:
-        self._texts = texts  # texts, bytes and places of tokens: `stages.rows.StreamRows`
+        self._texts = texts  # texts, bytes and places of tokens: `stages.token_texts.TokenTexts`
         self.opened = False  # the families of the prompt have come
         self.values: list[Any] = []
         self.ids: list[int] = []

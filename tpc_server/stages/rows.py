@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame, request
 from ..boundary.batch_header import Batch
-from ..render import http, native, plan
+from ..render import hidden_states, http, native, plan
 from ..render.logprobs import INPUT, OUTPUT
 from ..render.shape import NativeShape
-from ..text.detok import Detok, decode_all
-from ..text.escape import EscapedTable, json_escape
-from ..text.offsets import Offsets
-from ..text.windowed import WindowedDetok
+from ..text.detok import decode_all
+from ..text.escape import json_escape
 from .rid_column import RidColumn
 from .stream import (
     CACHED,
@@ -39,6 +37,7 @@ from .stream import (
     Group,
     Stream,
 )
+from .token_texts import TokenTexts
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -47,11 +46,11 @@ _EVENT_BYTES: Final = 256  # a chunk each
 OVERFLOW: Final = "the client reads too slowly: its stream was aborted"
 
 
-class StreamRows:
-    """The live streams of one core and the tables their text comes from."""
+class StreamRows(TokenTexts):
+    """The live streams of one core."""
 
     def __init__(self, setup: Any, counters: Counters) -> None:
-        self.setup = setup
+        super().__init__(setup)
         self.counters = counters
         self.streams: dict[str, Stream] = {}  # by wire rid
         self.hot: dict[str, list[Any]] = {}  # the same streams' hot lists, for the step loop
@@ -64,15 +63,7 @@ class StreamRows:
         )
         self.recorder: Any = None  # of metrics, where they are wanted
         self.http_meter: Any = None
-        self._decoder: Any = None  # the tokenizer's own decode, made when it is first needed
-        table = setup.pieces
-        self._table = table
-        self._needs_context = setup.needs_context
-        self._shown = EscapedTable(table, True, setup.vocab_size) if table else None
-        self._all = EscapedTable(table, False, setup.vocab_size) if table else None
-        # Text and id of a token in one piece. None: not made yet; False: takes the slow path.
-        self._inc_shown: list[Any] = [None] * len(self._shown.frag) if self._shown else []
-        self._inc_all: list[Any] = [None] * len(self._all.frag) if self._all else []
+        self._hidden_texts = hidden_states.Texts()
 
     # -- hooks of the stage ----------------------------------------------------------
 
@@ -163,69 +154,6 @@ class StreamRows:
         if stream.group.is_stream and not self.setup.skip_tokenizer:
             stream.detok = self.make_detok(stream)
 
-    def make_detok(self, stream: Stream) -> Any:
-        """Incremental detokenizer of one stream."""
-        wanted = stream.plan
-        if self._table is not None:
-            return Detok(
-                self._table,
-                wanted[plan.SKIP_SPECIAL],
-                wanted[plan.SPACES_BETWEEN],
-                stream.has_context,
-                False,
-            )
-        return WindowedDetok(
-            self._decode_of(), wanted[plan.SKIP_SPECIAL], stream.context, wanted[plan.STOPS]
-        )
-
-    def _decode_of(self) -> Any:
-        if self._decoder is None:
-            self._decoder = self.setup.decode()
-        return self._decoder
-
-    def text_of(self, token: int) -> str:
-        """Text of one id alone, special tokens shown; half characters are U+FFFD."""
-        table = self._table
-        if table is None:
-            return str(self._decode_of()([token], False))
-        return decode_all(table, (token,), skip_special=False)
-
-    def decode_prompt(self, ids: list[int]) -> str:
-        """The text of a prompt that was given as ids, special tokens hidden."""
-        if self._table is None:
-            return str(self._decode_of()(ids, True))
-        return decode_all(self._table, ids)
-
-    def bytes_of(self, token: int) -> bytes | None:
-        """The bytes of one id alone, half characters too; None where only its text is known."""
-        table = self._table
-        if table is None or not 0 <= token < table.vocab_size:
-            return None
-        return bytes(table.pieces[token])
-
-    def label_of(self, token: int) -> str:
-        """The same as a key: bytes that are no text by themselves are one character each where
-        the vocabulary is one of bytes, so that the halves of characters do not all look alike."""
-        text = self.text_of(token)
-        table = self._table
-        if "\ufffd" in text and table is not None and not table.fallback:
-            raw = self.bytes_of(token)
-            if raw is not None:
-                try:
-                    raw.decode()
-                except UnicodeDecodeError:
-                    return raw.decode("latin-1")
-        return text
-
-    def offsets_of(self, stream: Stream | None) -> Offsets:
-        """Counts where a stream's tokens begin in its text; None: those of a prompt that is echoed,
-        special tokens hidden."""
-        if stream is not None:
-            return Offsets(self.make_detok(stream))
-        if self._table is None:
-            return Offsets(WindowedDetok(self._decode_of(), True, (), False))
-        return Offsets(Detok(self._table, True, True, False, False))
-
     def slow_row(self, stream: Stream | None, batch: Batch, row: int, ids: list[int]) -> None:
         """One row of a frame, whatever is in it."""
         if stream is None:  # ended by an earlier row of this frame
@@ -240,7 +168,7 @@ class StreamRows:
             if stream.logprobs is not None:
                 self._add_logprobs(stream, extras, row)
             if stream.plan[plan.HIDDEN]:
-                self._add_hidden(stream, extras, row)
+                hidden_states.add(stream.hidden, extras.hidden(row), self._hidden_texts)
         finish = batch.finish_reasons[row]
         if finish is not None and stream.meter is not None:
             self.recorder.ended(stream, batch, row, self.now_ns)
@@ -439,10 +367,3 @@ class StreamRows:
             buffers.add_positions(OUTPUT[1], out_top)
         if wanted[plan.TOKEN_IDS_LOGPROB]:
             buffers.add_positions(OUTPUT[2], out_ids)
-
-    def _add_hidden(self, stream: Stream, extras: Any, row: int) -> None:
-        rows = extras.hidden(row)
-        if rows:
-            if stream.hidden:
-                stream.hidden += b","
-            stream.hidden += native.to_json(rows)[1:-1]
