@@ -16,6 +16,10 @@ from tests.stress.openai import OpenAICheck, check_openai, convert
 from tests.stress.wire import Address, Conn, Gone, Wrong, chunked_request, parse_json, request
 
 GENERATE: Final = "/generate"
+# Requests that generate: each is answered once, or its client or an injury explains why not.
+SENT: Final = "sent"
+ANSWERED: Final = "answered"
+UNANSWERED: Final = "unanswered"
 _WORDS: Final = ("alpha", "beta", "déjà", "世界", "🎉", "<|x|>", "\\n", "0123456789", "zeta")
 
 
@@ -42,9 +46,9 @@ class Report:
         self.counts: dict[str, int] = {}
         self.loose: list[faults.Loose] = []
 
-    def count(self, name: str) -> None:
+    def count(self, name: str, more: int = 1) -> None:
         """One more of these."""
-        self.counts[name] = self.counts.get(name, 0) + 1
+        self.counts[name] = self.counts.get(name, 0) + more
 
 
 class Client:
@@ -56,7 +60,9 @@ class Client:
         self.report = report
         self.rng = random.Random(f"{config.seed}/{index}")
         self.doing = ""
+        self.excused = False  # the scenario left, or was left: what it is still owed never comes
         self._serial = 0
+        self._owed: dict[str, int] = {}  # answers, by name of their request
 
     # -- requests --------------------------------------------------------------------
 
@@ -116,7 +122,8 @@ class Client:
         return OpenAICheck(wanted)
 
     def encode(self, wanted: Wanted, **more: str) -> bytes:
-        """The request's bytes, sometimes with a chunked body."""
+        """The request's bytes, sometimes with a chunked body; one answer is owed from now on."""
+        self.owe(wanted)
         if not more and self.rng.random() < 0.1:
             return chunked_request(wanted.path, wanted.body, [self.rng.randint(1, 60), 7, 4000])
         return request(wanted.path, wanted.body, **more)
@@ -150,7 +157,9 @@ class Client:
         except Gone as gone:
             self.cut(conn, wanted.rid, gone, conn.read_bytes - before)
             return None
-        may_close = may_close or faults.SLOW in outcome.message
+        self._settle(wanted.rid)
+        if faults.SLOW in outcome.message:  # what was pipelined behind it goes with the connection
+            may_close = self.excused = True
         if conn.closing and not may_close:
             self.loose("closing", conn.opened, wanted.rid)
         self._judge(outcome, wanted, since)
@@ -202,12 +211,52 @@ class Client:
 
     # -- ends ------------------------------------------------------------------------
 
+    def begin(self, scenario: str) -> None:
+        """What follows is another scenario's."""
+        self.doing = scenario
+        self.excused = False
+        self._owed = {}
+
+    def owe(self, wanted: Wanted) -> None:
+        """A request whose bytes will be sent, or a part of them."""
+        self._owed[wanted.rid] = self._owed.get(wanted.rid, 0) + 1
+        self.report.count(SENT)
+
+    def _settle(self, rid: str) -> None:
+        left = self._owed.get(rid, 0) - 1
+        if left < 0:
+            raise Wrong(f"an answer that nobody is owed: {rid}")
+        self._owed[rid] = left
+        if not left:
+            del self._owed[rid]
+        self.report.count(ANSWERED)
+
+    def left(self, how: str) -> None:
+        """The scenario left before its answer."""
+        self.excused = True
+        self.report.count(f"left {how}")
+
+    def end(self, conn: Conn) -> None:
+        """Close a connection whose last answer has been read: nothing may have come behind it."""
+        if conn.closing or self.excused:
+            conn.close()
+        else:
+            conn.settle()
+
+    def over(self) -> None:
+        """A scenario has ended. Wrong when an answer is owed whose lack nothing explains."""
+        if self._owed and not self.excused:
+            raise Wrong(f"no answer to {self._owed}")
+        for count in self._owed.values():
+            self.report.count(UNANSWERED, count)
+
     def cut(self, conn: Conn, what: str, gone: Gone, got: int) -> None:
         """The server ended the connection before its answer was complete."""
         self.loose("cut", conn.opened, f"{what}: {gone}, {got} bytes of the answer", got)
 
     def loose(self, kind: str, since: float, note: str, got: int = 1) -> None:
         """An end that needs a cause."""
+        self.excused = True
         note = f"worker {self.index} {self.doing}: {note}"
         self.report.loose.append(faults.Loose(kind, since, time.monotonic(), got, note))
         self.report.count(kind)

@@ -60,11 +60,12 @@ class Load:
             weights = [1]
         while not self.stopping and self.clock.seconds < self.config.seconds:
             scenario = client.rng.choices(scenarios, weights)[0]
-            client.doing = scenario.__name__
+            client.begin(scenario.__name__)
             self.report.count(f"scenario {client.doing}")
             begun = time.monotonic()
             try:
                 await self._limited(asyncio.create_task(_play(scenario, client)))
+                client.over()
             except Gone as gone:  # no connection was to be had
                 client.loose("refused", time.monotonic(), str(gone))
                 await asyncio.sleep(0.05)

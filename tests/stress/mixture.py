@@ -200,7 +200,7 @@ async def reset(client: Client, conn: Conn) -> None:
     except Gone as gone:
         client.cut(conn, wanted.rid, gone, conn.read_bytes)
     (conn.reset if rng.random() < 0.7 else conn.close)()
-    client.report.count(f"left in phase {phase}")
+    client.left(f"in phase {phase}")
 
 
 async def stop_reading(client: Client, conn: Conn) -> None:
@@ -216,7 +216,7 @@ async def stop_reading(client: Client, conn: Conn) -> None:
     choice = rng.random()
     if choice < 0.25:
         conn.reset()
-        client.report.count("left unread")
+        client.left("unread")
         return
     if choice < 0.5:
         await client.abort({"rid": wanted.rid})
@@ -244,17 +244,18 @@ async def half_sent(client: Client, conn: Conn) -> None:
             if not await conn.at_end():
                 raise Wrong("a connection was kept after 408")
             client.report.count("408")
+        client.left("half-sent")
         conn.close()
     elif choice < 0.8:
         await asyncio.sleep(rng.random() * 0.1)
         since = time.monotonic()
         await conn.send(data[at:])
         await client.read(conn, wanted, since)
-        conn.close()
+        client.end(conn)
     else:
         await asyncio.sleep(rng.random() * 0.2)
         (conn.reset if rng.random() < 0.5 else conn.close)()
-        client.report.count("left half-sent")
+        client.left("half-sent")
 
 
 async def half_close(client: Client, conn: Conn) -> None:
@@ -294,9 +295,10 @@ async def churn(client: Client, conn: Conn) -> None:
         else:
             wanted = client.wanted()
             since = time.monotonic()
+            client.owe(wanted)
             await conn.send(request(wanted.path, wanted.body, version="1.0"))
             await client.read(conn, wanted, since, may_close=True)
-            conn.close()
+            client.end(conn)
         conn = await client.open()
     conn.close()
 
@@ -319,7 +321,7 @@ async def expect(client: Client, conn: Conn) -> None:
             raise Wrong(f"no 100 but {told!r}")
     await conn.send(data[head:])
     await client.read(conn, wanted, since)
-    conn.close()
+    client.end(conn)
 
 
 async def large(client: Client, conn: Conn) -> None:
@@ -338,7 +340,7 @@ async def large(client: Client, conn: Conn) -> None:
     await conn.send(client.encode(wanted))
     if rng.random() < 0.3:
         (conn.reset if rng.random() < 0.5 else conn.close)()
-        client.report.count("left large")
+        client.left("large")
         return
     if not too_long and rng.random() < 0.3:  # maybe while it is being encoded
         wanted.may = aborted
@@ -346,7 +348,7 @@ async def large(client: Client, conn: Conn) -> None:
     outcome = await client.read(conn, wanted, since)
     if too_long and outcome is not None and outcome.kind == OK:
         raise Wrong(f"{len(text)} tokens in a context of 65536")
-    conn.close()
+    client.end(conn)
 
 
 async def faulty(client: Client, conn: Conn) -> None:
@@ -365,7 +367,7 @@ async def faulty(client: Client, conn: Conn) -> None:
         await asyncio.sleep(rng.random() * 0.2)
         if rng.random() < 0.5:
             (conn.reset if rng.random() < 0.5 else conn.close)()
-            client.report.count("left mute")
+            client.left("mute")
             return
         await client.abort({"rid": wanted.rid})
         # The abort may have overtaken its request: say it until it is heard.
@@ -375,7 +377,7 @@ async def faulty(client: Client, conn: Conn) -> None:
         await reading
     else:
         await client.read(conn, wanted, since)
-    conn.close()
+    client.end(conn)
 
 
 SCENARIOS: Final[dict[Scenario, int]] = {

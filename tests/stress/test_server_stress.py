@@ -20,6 +20,7 @@ import pytest
 
 from tests.http_client import call
 from tests.stress import faults, leaks, setups, watchdog
+from tests.stress.client import ANSWERED
 from tests.stress.clock import NAP_S, Awake, until
 from tests.stress.driver import SCENARIO_LIMIT_S, Load, judge
 from tpc_server import Server
@@ -27,7 +28,7 @@ from tpc_server.engines.synthetic import SyntheticEngine
 
 SETTLE_S = 30.0
 # Memory that a run may add: rings touched for the first time, tables of rebuilt cores.
-GROWTH_BYTES = 200 << 20
+GROWTH_BYTES = 120 << 20
 
 
 class Variant(NamedTuple):
@@ -186,6 +187,10 @@ def run(folder: Path, variant: Variant, seed: str, seconds: float) -> None:
         found = leaks.too_many_records(len(server.cores))
         assert found is None, f"seed {seed}: {found}"
         assert engine.received and engine.finished
+        counts = load.report["counts"]
+        answers = sum(c["answers"] for c in server.counters())
+        requests = sum(c["requests"] for c in server.counters())
+        assert counts[ANSWERED] <= answers <= requests, f"seed {seed}: {answers} of {requests}"
         if not variant.drain_s:
             assert call(address, "GET", "/health").status == 200
             info = call(address, "GET", "/server_info").json()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.stress import faults, leaks, oracle, watchdog
 from tests.stress.checks import Outcome, StreamCheck, Wanted, check_unary
+from tests.stress.client import Client, Config, Report
 from tests.stress.clock import Awake, until
 from tests.stress.faults import DRAIN, PAUSE, STOP, THROW, Injury, Loose, injuries, unexplained
 from tests.stress.openai import CHAT, COMPLETIONS, OpenAICheck, check_openai, convert
@@ -408,3 +409,33 @@ def test_requests_become_openais():
         if made.path == CHAT and "messages" in made.body:
             assert "".join(m["content"] for m in made.body["messages"]) == "one"
     assert paths == {CHAT, COMPLETIONS}
+
+
+def a_client():
+    given = {
+        "host": "127.0.0.1", "port": 1, "seed": "s", "seconds": 1, "workers": 1,
+        "incremental": False, "small": False, "header_timeout": 1, "limit": 1,
+    }  # fmt: skip
+    one = Client(Config(given), 0, Report())
+    one.begin("keep_alive")
+    return one
+
+
+def test_every_request_is_answered_once_or_somebody_says_why_not():
+    one, asked = a_client(), wanted()
+    one.owe(asked)
+    with pytest.raises(Wrong, match="no answer"):
+        one.over()
+    one._settle(asked.rid)
+    one.over()
+    with pytest.raises(Wrong, match="nobody is owed"):
+        one._settle(asked.rid)
+    one.owe(asked)
+    one.left("unread")
+    one.over()
+    counts = one.report.counts
+    assert counts == {"sent": 2, "answered": 1, "left unread": 1, "unanswered": 1}
+    one.begin("deep")  # the last one's excuse is not this one's
+    one.owe(asked)
+    with pytest.raises(Wrong, match="no answer"):
+        one.over()
