@@ -26,6 +26,12 @@ BASES: dict[str, dict[str, Any]] = {
     "detokenize": {"tokens": [1]},
     "parse": {"text": "a", "tool_call_parser": "json"},
     "separate": {"text": "a", "reasoning_parser": "deepseek-r1"},
+    "messages": {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "a"}],
+        "max_tokens": 5,
+    },
+    "count": {"model": "tiny", "messages": [{"role": "user", "content": "a"}]},
 }
 
 # JSON values as bytes: forms of numbers and strings that readers have been seen to differ in.
@@ -78,6 +84,7 @@ WHOLE: list[bytes] = [
 def fields_of(kind: str) -> list[str]:
     """The declared names of a request type, and one it does not have."""
     from tpc_server.contract.abort import ABORT_TABLE
+    from tpc_server.contract.anthropic_fields import COUNT_TABLE, MESSAGES_TABLE
     from tpc_server.contract.fields import REFUSED, REQUEST_TABLE
     from tpc_server.contract.openai_fields import CHAT_TABLE, COMPLETION_TABLE
     from tpc_server.contract.parse import PARSE_TABLE, SEPARATE_TABLE
@@ -86,7 +93,8 @@ def fields_of(kind: str) -> list[str]:
     tables: dict[str, Any] = {
         "generate": REQUEST_TABLE, "chat": CHAT_TABLE, "completion": COMPLETION_TABLE,
         "abort": ABORT_TABLE, "tokenize": TOKENIZE_TABLE, "detokenize": DETOKENIZE_TABLE,
-        "parse": PARSE_TABLE, "separate": SEPARATE_TABLE,
+        "parse": PARSE_TABLE, "separate": SEPARATE_TABLE, "messages": MESSAGES_TABLE,
+        "count": COUNT_TABLE,
     }  # fmt: skip
     names = [row.name for row in tables[kind]]
     return [*names, *(REFUSED if kind == "generate" else ()), "of_no_type"]

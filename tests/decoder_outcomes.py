@@ -17,12 +17,21 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.decoder_corpus import corpus
-from tpc_server.contract import abort, chat, completion, generate, json_body, parse, texts
+from tpc_server.contract import (
+    abort,
+    anthropic,
+    chat,
+    completion,
+    generate,
+    json_body,
+    parse,
+    texts,
+)
 from tpc_server.contract.errors import BadRequest, TooMuchHere
 from tpc_server.contract.limits import Limits
 from tpc_server.contract.openai import OpenAIFacts
 
-_MODULES: tuple[Any, ...] = (abort, chat, completion, generate, parse, texts)
+_MODULES: tuple[Any, ...] = (abort, anthropic, chat, completion, generate, parse, texts)
 _LONG = 400  # longer outcomes are told by their digest
 
 
@@ -39,8 +48,11 @@ def decoders() -> dict[str, Callable[[bytes], Any]]:
         "tiny", has_chat_template=True, tool_parser="json", reasoning_parser="deepseek-r1"
     )
     chats = chat.ChatDecoder(limits, native, facts)
+    messages = anthropic.MessagesDecoder(limits, native, facts)
     return {
         "generate": native.decode,
+        "messages": messages.decode,
+        "count": messages.conversation,
         "chat": chats.decode,
         "completion": completion.CompletionDecoder(limits, native, facts).decode,
         "abort": abort.decode_abort,

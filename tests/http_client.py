@@ -24,7 +24,7 @@ class Answer:
     def events(self, cumulative: bool | None = None) -> list[Any]:
         """The body's SSE data: JSON values, and the string [DONE]; checked by `stream_rules`."""
         parts = self.body.split(b"\n\n")
-        found = [parse_event(part) for part in parts if part.startswith(b"data:")]
+        found = [parse_event(part) for part in parts if part.startswith((b"data:", b"event:"))]
         stream_rules.check(found, cumulative)
         return found
 
@@ -34,7 +34,12 @@ def _refuse(name: str) -> Any:
 
 
 def parse_event(raw: bytes) -> Any:
-    """One SSE data line."""
+    """One SSE data line; with a name before it, that is the type of what it says."""
+    name, _, rest = raw.partition(b"\n")
+    if name.startswith(b"event: "):
+        event = json.loads(rest.removeprefix(b"data: "), parse_constant=_refuse)
+        assert event["type"] == name.removeprefix(b"event: ").decode(), raw
+        return event
     data = raw.removeprefix(b"data: ")
     return "[DONE]" if data == b"[DONE]" else json.loads(data, parse_constant=_refuse)
 

@@ -7,19 +7,26 @@ The client applies `check` to every event stream that any test reads whole:
   the stream;
 - `output_ids` and counters of a native stream never go back; with text that grows from event to
   event, each text is the start of the next (`cumulative=True` demands it);
-- a choice's role comes first and once; usage comes after all choices, once.
+- a choice's role comes first and once; usage comes after all choices, once;
+- a message (Anthropic's) starts once and stops once and last, without a `[DONE]`; its blocks come
+  one after the other, their deltas inside of them and of their kind; the reason comes after all
+  blocks, once, unless an error does.
 
 (Every data line is strict JSON: the client's parser sees to that.)
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 
 def check(events: list[Any], cumulative: bool | None = None) -> None:
     """AssertionError when a rule is broken."""
     assert events, "an empty stream"
+    if type(events[-1]) is dict and events[-1].get("type") == "message_stop":
+        _message(events)
+        return
     assert events.count("[DONE]") == 1 and events[-1] == "[DONE]", events[-3:]
     shown = events[:-1]
     failed = [e for e in shown if "error" in e]
@@ -80,6 +87,48 @@ def _openai(events: list[Any], failed: bool) -> None:
             ended.add(index)
     assert usages <= 1
     assert failed or ended == started, f"never ended: {started - ended}"
+
+
+def _message(events: list[Any]) -> None:
+    assert events[0]["type"] == "message_start" and events[0]["message"]["content"] == []
+    kinds = [event["type"] for event in events]
+    assert kinds.count("message_start") == kinds.count("message_stop") == 1
+    assert kinds.count("message_delta") + kinds.count("error") == 1
+    assert kinds[-2] in ("message_delta", "error"), "something between the end and its reason"
+    opened, index = None, 0
+    for event in events[1:-2]:
+        kind = event["type"]
+        assert event["index"] == index, event
+        if kind == "content_block_start":
+            assert opened is None, "a block in a block"
+            opened = event["content_block"]["type"]
+        elif kind == "content_block_delta":
+            wanted = "input_json" if opened == "tool_use" else opened
+            assert event["delta"]["type"] == f"{wanted}_delta", event
+            assert any(event["delta"][k] for k in event["delta"] if k != "type"), "says nothing"
+        else:
+            assert kind == "content_block_stop" and opened is not None, event
+            opened, index = None, index + 1
+    assert opened is None, "a block that never ends"
+
+
+def blocks(events: list[Any]) -> list[dict[str, Any]]:
+    """The blocks of a message's stream, put together as an answer that is not streamed has them."""
+    out: list[dict[str, Any]] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            out.append({**event["content_block"]})
+            said = ""
+        elif event["type"] == "content_block_delta":
+            delta = event["delta"]
+            member = next(name for name in delta if name != "type")
+            said += delta[member]
+            if member == "partial_json":
+                continue
+            out[-1][member] = said
+        elif event["type"] == "content_block_stop" and out[-1]["type"] == "tool_use":
+            out[-1]["input"] = json.loads(said or "{}")
+    return out
 
 
 def joined(events: list[Any], index: int = 0) -> str:

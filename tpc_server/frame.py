@@ -19,6 +19,7 @@ T_CONTROL: Final = 3  # (kind, wire rid, header bytes)
 T_TEXTS: Final = 4  # (kind, detok core, wire rid, whether to encode, items, is a list, special)
 T_FORGET: Final = 5  # (kind, wire rid): a call of the tokenizer that nobody waits for
 T_PARSE: Final = 6  # (kind, detok core, wire rid, calls or reasoning, text, parser, what else)
+T_COUNT: Final = 8  # (kind, detok core, wire rid, conversation): how many tokens it has
 T_SHARE: Final = 7  # (kind, list of user rids | None for all): an abort, for the other processes
 # to detok
 D_OPEN: Final = 10  # (kind, …): see `DetokStage._open`
@@ -49,7 +50,9 @@ END_KEEP: Final = 1  # answer complete, connection stays
 END_CLOSE: Final = 2  # answer complete, close after it
 
 STAGE_OF_KIND: Final = {
-    **dict.fromkeys((T_JOB, T_ABORT, T_CONTROL, T_TEXTS, T_FORGET, T_PARSE, T_SHARE), "tokenize"),
+    **dict.fromkeys(
+        (T_JOB, T_ABORT, T_CONTROL, T_TEXTS, T_FORGET, T_PARSE, T_SHARE, T_COUNT), "tokenize"
+    ),
     **dict.fromkeys(
         (D_OPEN, D_ENCODED, D_FAIL, D_ABORT, D_GONE, D_FLOW, D_PROBE, D_CHECK, D_RESULT), "detok"
     ),

@@ -175,11 +175,13 @@ def openai_facts(
     args: ServerArgs, options: Options, info: ServerInfo, template: ChatSource | None
 ) -> OpenAIFacts:
     """What the OpenAI routes know of the server."""
-    opens = None
-    if args.reasoning_parser and template is not None:
-        from .text.chat_thinking import prompt_opens
+    opens, inline = None, False
+    if template is not None:
+        from .text.chat_thinking import inline_system, prompt_opens
 
-        opens = prompt_opens(template, args.reasoning_parser)
+        inline = inline_system(template)
+        if args.reasoning_parser:
+            opens = prompt_opens(template, args.reasoning_parser)
     return OpenAIFacts(
         info.served,
         include_usage=args.stream_response_default_include_usage,
@@ -190,6 +192,7 @@ def openai_facts(
         tool_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         opens=opens,
+        inline_system=inline,
     )
 
 

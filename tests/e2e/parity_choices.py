@@ -308,6 +308,17 @@ CHOICES: tuple[Choice, ...] = (
         proof=_CHOICES + "test_server_info_shows_no_key",
     ),
     Choice(
+        "stop-sequence", "`/v1/messages`: a stop sequence ends it", "-",
+        "`stop_reason` end_turn", "stop_sequence, and which one", "as Anthropic's API",
+        proof="tests/e2e/test_anthropic.py::test_why_it_ended",
+    ),
+    Choice(
+        "messages-errors", "`/v1/messages`: what is wrong with a body", "-",
+        "pydantic's words; `Internal server error` for all of 5xx",
+        "the field by its path; a 503 says why", "as on the other routes",
+        proof="tests/e2e/test_anthropic.py::test_refused",
+    ),
+    Choice(
         "drain", "SIGTERM with requests running", "cuts them", "waits for them",
         "waits for them within `--drain-timeout`", "as Python",
         proof="tests/e2e/test_lifecycle.py::test_drain_lets_streams_finish_and_closes_connections",

@@ -15,6 +15,8 @@ ROUTE = {
     "CompletionRequest": "/v1/completions",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
+    "AnthropicMessagesRequest": "/v1/messages",
+    "AnthropicCountTokensRequest": "/v1/messages/count_tokens",
 }
 # (type, field) -> what Rust does, what Python does; where both honour it there is no entry.
 _MEDIA = ("its one family of models, else 400", "by the model")
@@ -63,6 +65,8 @@ OURS: dict[tuple[str, str], str] = {
     ("ChatCompletionRequest", "return_hidden_states"): f"{_NEEDS}, else 400",
     ("CompletionRequest", "return_hidden_states"): f"{_NEEDS}, else 400",
     ("CompletionRequest", "best_of"): "400 unless 1 or n",
+    ("AnthropicMessagesRequest", "thinking"): "honoured; 400 where the model cannot",
+    ("AnthropicCountTokensRequest", "thinking"): "honoured; 400 where the model cannot",
     ("ChatCompletionRequest", "top_logprobs"): "400 without logprobs",
 }
 
@@ -83,6 +87,9 @@ ERRORS: dict[str, tuple[str, str, str]] = {
     ),
     "too long a prompt, streamed": (
         "an event in the stream", "native: an event; OpenAI: 400", "400 on every route"
+    ),
+    "a refusal on `/v1/messages`": (
+        "-", '400 `{"type":"error","error":{"type","message"}}`', "as Python"
     ),
     "unknown path, wrong method": (
         "404, 405", "404, 405 `{object,message,type,param,code}`",
@@ -129,7 +136,10 @@ def fields() -> list[tuple[str, str, str, str, str]]:
     out = []
     for type_name, names in NAMES.items():
         for name in names:
-            rust, python = OTHERS.get((type_name, name), (HONOURED, HONOURED))
+            honoured = (HONOURED, HONOURED)
+            if type_name.startswith("Anthropic"):
+                honoured = ("-", NO_EFFECT if (type_name, name) in WITHOUT_EFFECT else HONOURED)
+            rust, python = OTHERS.get((type_name, name), honoured)
             out.append((ROUTE[type_name], name, rust, python, ours(type_name, name)))
     return out
 

@@ -7,6 +7,10 @@ SERVED: dict[str, tuple[str, str, str]] = {
     "/generate": ("POST", "POST, PUT", ""),
     "/v1/completions": ("POST", "POST", ""),
     "/v1/chat/completions": ("POST", "POST", ""),
+    "/v1/messages": (
+        "-", "POST", "a stop sequence is named (Python: end_turn); errors name the field",
+    ),
+    "/v1/messages/count_tokens": ("-", "POST", ""),
     "/invocations": ("-", "POST", "as /v1/chat/completions"),
     "/vertex_generate": (
         "-", "POST", "instances and parameters with unknown fields are 400; `AIP_PREDICT_ROUTE` too"
@@ -103,5 +107,4 @@ NOT_SERVED: dict[str, tuple[str, ...]] = {
     "Ollama's clients speak to `/v1/` as well": (
         "/api/chat", "/api/generate", "/api/tags", "/api/show",
     ),
-    "another provider's API": ("/v1/messages", "/v1/messages/count_tokens"),
 }  # fmt: skip

@@ -12,11 +12,15 @@ from tpc_server.openapi.document import document
 
 TYPES: Final = document("0")["components"]["schemas"]
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 APIS: Final = (GENERATE, COMPLETIONS, CHAT)
+GENERATING: Final = (*APIS, MESSAGES)
 TYPE_OF: Final = {
     GENERATE: "GenerateRequest",
     COMPLETIONS: "CompletionRequest",
     CHAT: "ChatCompletionRequest",
+    MESSAGES: "MessagesRequest",
+    COUNT: "CountTokensRequest",
     "/tokenize": "TokenizeRequest",
     "/detokenize": "DetokenizeRequest",
     "/abort_request": "AbortRequest",
@@ -25,6 +29,7 @@ TYPE_OF: Final = {
     "/weights_checker": "CheckWeightsRequest",
 }
 BASES: Final[dict[str, Any]] = {
+    COUNT: {"model": "tiny", "messages": [{"role": "user", "content": "abc"}]},
     "/tokenize": {"prompt": "abc"},
     "/detokenize": {"tokens": [97, 98]},
     "/abort_request": {"rid": "no such"},
@@ -115,6 +120,8 @@ def base(rng: Random, path: str) -> dict[str, Any]:
         return {"text": prompt(rng), "sampling_params": given}
     if path == COMPLETIONS:
         return {"prompt": prompt(rng), **openai(given)}
+    if path == MESSAGES:
+        return {"model": "tiny", "messages": turns(rng), "max_tokens": given["max_new_tokens"]}
     return {"messages": messages(rng), **openai(given)}
 
 
@@ -132,6 +139,28 @@ def messages(rng: Random) -> list[dict[str, Any]]:
                     {"id": "c1", "type": "function",
                      "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}]},
                 {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+            ))
+        )  # fmt: skip
+    text = prompt(rng)
+    parts = [{"type": "text", "text": text}, {"type": "text", "text": "!"}]
+    out.append({"role": "user", "content": rng.choice((text, parts))})
+    return out
+
+
+def turns(rng: Random) -> list[dict[str, Any]]:
+    """A good conversation of Anthropic's."""
+    out: list[dict[str, Any]] = []
+    for _ in range(rng.randint(0, 2)):
+        out.append({"role": "user", "content": prompt(rng)})
+        out.append(
+            rng.choice((
+                {"role": "assistant", "content": prompt(rng)},
+                {"role": "assistant", "content": [
+                    {"type": "thinking", "thinking": "hm"},
+                    {"type": "tool_use", "id": "c1", "name": "get_weather", "input": {"a": 1}}]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": "rain"}]},
+                {"role": "system", "content": prompt(rng)},
             ))
         )  # fmt: skip
     text = prompt(rng)

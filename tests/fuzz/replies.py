@@ -7,7 +7,8 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tests.fuzz.bodies import CHAT, GENERATE, OPENAI_NAMES, Ask
+from tests import stream_rules
+from tests.fuzz.bodies import CHAT, GENERATE, MESSAGES, OPENAI_NAMES, Ask
 from tests.http_client import Answer
 
 # Whose errors have OpenAI's form, at the top level; others are {"error": {"message", "code"}}.
@@ -44,7 +45,14 @@ def refusal(ask: Ask, answer: Answer) -> str:
     if value.get("error", {}).get("code") == "model_not_found":  # as OpenAI has it
         expect(answer.status == 404, "an unknown model", ask, answer.status)
         return str(value["error"]["message"])
-    if path in _FLAT or path.startswith("/v1/"):
+    if path.startswith(MESSAGES):
+        error = value["error"]
+        expect(
+            sorted(value) == ["error", "type"] and sorted(error) == ["message", "type"],
+            "the error's shape", ask, answer.body,
+        )  # fmt: skip
+        error["code"] = answer.status
+    elif path in _FLAT or path.startswith("/v1/"):
         expect(
             sorted(value) == ["code", "message", "object", "param", "type"]
             and value["object"] == "error",
@@ -99,6 +107,9 @@ def unary(path: str, value: Any) -> tuple[list[Shown], Any]:
     """The items of a whole answer, and its usage."""
     if path == GENERATE:
         return [_native(one) for one in (value if isinstance(value, list) else [value])], None
+    if path == MESSAGES:
+        usage = {"output_tokens": value["usage"]["output_tokens"]}
+        return [_message(value["content"], value)], usage
     items = []
     for k, choice in enumerate(value["choices"]):
         expect(choice["index"] == k, "indices in order", value)
@@ -126,6 +137,9 @@ def unary(path: str, value: Any) -> tuple[list[Shown], Any]:
 
 def streamed(path: str, events: list[Any], incremental: bool) -> tuple[list[Shown], Any]:
     """The same of a stream without an error."""
+    if path == MESSAGES:
+        end = events[-2]
+        return [_message(stream_rules.blocks(events), end["delta"])], end["usage"]
     found: dict[int, Any] = {}
     usage = None
     for event in events[:-1]:
@@ -153,6 +167,15 @@ def _native(value: dict[str, Any]) -> Shown:
     one.more = {k: v for k, v in value["meta_info"].items() if k not in _OWN}
     one.more["output_ids"] = value["output_ids"]
     one.more["prompt_token_ids"] = value.get("prompt_token_ids")
+    return one
+
+
+def _message(blocks: list[dict[str, Any]], why: dict[str, Any]) -> Shown:
+    one = Shown()
+    one.finish = [why["stop_reason"], why.get("stop_sequence")]
+    one.text = "".join([block["text"] for block in blocks if block["type"] == "text"])
+    # An answer has an empty block where a stream has none.
+    one.more["blocks"] = [block for block in blocks if block != {"type": "text", "text": ""}]
     return one
 
 

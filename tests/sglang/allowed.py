@@ -37,6 +37,4 @@ ALLOWED: tuple[Row, ...] = (
     ),
 )  # fmt: skip
 # Kits with tests that SGLang's Python frontend passes and ours does not, and why.
-KITS_NOT_YET: dict[str, str] = {
-    "AnthropicMessagesMixin": "`/v1/messages` and its `/count_tokens` are not served",
-}
+KITS_NOT_YET: dict[str, str] = {}

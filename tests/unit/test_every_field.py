@@ -23,12 +23,15 @@ NAMES: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[1] / "data" / "sglang_fields.json").read_text()
 )
 DECODERS = decoders()
+_CONVERSATION = {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}
 TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "GenerateReqInput": ("generate", {"text": "a"}),
     "ChatCompletionRequest": (
         "chat", {"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 5},
     ),
     "CompletionRequest": ("completion", {"prompt": "a"}),
+    "AnthropicMessagesRequest": ("messages", {**_CONVERSATION, "max_tokens": 5}),
+    "AnthropicCountTokensRequest": ("count", _CONVERSATION),
     "TokenizeRequest": ("tokenize", {"messages": [{"role": "user", "content": "a"}]}),
     "DetokenizeRequest": ("detokenize", {"tokens": [5]}),
 }  # fmt: skip
@@ -56,6 +59,12 @@ VALUES: dict[str, Any] = {
     "stream_reasoning": False, "parallel_tool_calls": False, "thinking": {"type": "enabled"},
     "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False, "add_special_tokens": True,
 }  # fmt: skip
+# Of the Anthropic types, where another has the name too.
+ANTHROPIC_VALUES: dict[str, Any] = {
+    "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "none"},
+    "thinking": {"type": "disabled"}, "stop_sequences": ["x"], "system": "s",
+    "output_config": {"effort": "low"}, "betas": ["b"], "metadata": {"a": 1},
+}  # fmt: skip
 # Fields that need another one to mean anything.
 WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("ChatCompletionRequest", "top_logprobs"): {"logprobs": True},
@@ -63,6 +72,8 @@ WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("ChatCompletionRequest", "parallel_tool_calls"): {"tools": [_TOOL]},
     ("ChatCompletionRequest", "stream_options"): {"stream": True},
     ("CompletionRequest", "stream_options"): {"stream": True},
+    ("AnthropicMessagesRequest", "tool_choice"): {"tools": ANTHROPIC_VALUES["tools"]},
+    ("AnthropicCountTokensRequest", "tool_choice"): {"tools": ANTHROPIC_VALUES["tools"]},
     ("TokenizeRequest", "tool_choice"): {"tools": [_TOOL]},
     ("TokenizeRequest", "add_special_tokens"): {"add_generation_prompt": True},
 }  # fmt: skip
@@ -70,6 +81,10 @@ WITH: dict[tuple[str, str], dict[str, Any]] = {
 WITHOUT_EFFECT: dict[tuple[str, str], str] = {
     ("ChatCompletionRequest", "user"): "SGLang looks at it nowhere",
     ("CompletionRequest", "user"): "SGLang looks at it nowhere",
+    ("AnthropicMessagesRequest", "metadata"): "SGLang looks at it nowhere",
+    ("AnthropicMessagesRequest", "betas"): "SGLang logs it",
+    ("AnthropicCountTokensRequest", "betas"): "SGLang looks at it nowhere",
+    ("AnthropicCountTokensRequest", "model"): "SGLang looks at it nowhere",
     ("TokenizeRequest", "model"): "SGLang looks at it nowhere",
     ("DetokenizeRequest", "model"): "SGLang looks at it nowhere",
     (
@@ -92,7 +107,8 @@ def changes(type_name: str, name: str) -> tuple[str, str]:
     """The outcomes without the field, and with it."""
     kind, base = TYPES[type_name]
     base = {**base, **WITH.get((type_name, name), {})}
-    body = {**base, name: VALUES.get(name, 3)}
+    values = {**VALUES, **ANTHROPIC_VALUES} if kind in ("messages", "count") else VALUES
+    body = {**base, name: values.get(name, 3)}
     if name == "input_ids" and kind == "generate":
         body.pop("text")
     if name == "prompt":

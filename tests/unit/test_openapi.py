@@ -13,6 +13,7 @@ from tests.contract_corpus import BAD, GOOD
 from tests.decoder_corpus import PROBES
 from tests.json_schema import parts, valid
 from tpc_server.contract.abort import decode_abort
+from tpc_server.contract.anthropic import MessagesDecoder
 from tpc_server.contract.chat import ChatDecoder
 from tpc_server.contract.completion import CompletionDecoder
 from tpc_server.contract.control import decode_attach, decode_weights
@@ -163,6 +164,7 @@ def test_sampling_fields(name: str) -> None:
 
 
 FACTS = OpenAIFacts("tiny", has_chat_template=True)
+MESSAGES = MessagesDecoder(LIMITS, DECODER, FACTS)
 OPENAI: dict[str, tuple[Any, dict[str, Any]]] = {
     "ChatCompletionRequest": (
         ChatDecoder(LIMITS, DECODER, FACTS),
@@ -192,6 +194,8 @@ def test_small_types() -> None:
         ("AbortRequest", {}, decode_abort),
         ("TokenizeRequest", {"prompt": "a"},
          lambda body: decode_tokenize(body, LIMITS, OPENAI["ChatCompletionRequest"][0])),
+        ("MessagesRequest", EXAMPLES["MessagesRequest"], MESSAGES.decode),
+        ("CountTokensRequest", EXAMPLES["CountTokensRequest"], MESSAGES.conversation),
         ("DetokenizeRequest", {"tokens": [1]},
          lambda body: decode_detokenize(body, LIMITS, 1000)),
         ("ParseRequest", EXAMPLES["ParseRequest"], lambda body: decode_parse(body, FACTS)),
@@ -201,7 +205,7 @@ def test_small_types() -> None:
         ("AttachRequest", EXAMPLES["AttachRequest"], decode_attach),
     ):  # fmt: skip
         for field, schema in TYPES[name]["properties"].items():
-            if field in ("abort_message",) or "only with messages" in schema["description"]:
+            if field in ("abort_message",) or "only with messages" in schema.get("description", ""):
                 continue
             if field in ("messages",) or (name, field) == ("TokenizeRequest", "prompt"):
                 continue

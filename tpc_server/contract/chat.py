@@ -29,7 +29,10 @@ class ChatDecoder(OpenAIDecoder):
 
     def decode(self, body: bytes) -> OpenAICall:
         """Decode one body. Raises BadRequest; every text names the field."""
-        fields = parse_object(body)
+        return self.decode_fields(parse_object(body), len(body))
+
+    def decode_fields(self, fields: dict[str, Any], size: int) -> OpenAICall:
+        """Decode a body of `size` bytes that is already parsed. Raises BadRequest."""
         newer = fields.get("max_completion_tokens")
         if type(newer) is int and newer == 0:  # as if it were not there
             del fields["max_completion_tokens"]
@@ -60,7 +63,7 @@ class ChatDecoder(OpenAIDecoder):
         else:
             native["input_ids"] = prompt
         samples = sampling.get("n", 1)
-        if samples > 1 and len(body) * (samples - 1) > self.limits.max_clone_bytes:
+        if samples > 1 and size * (samples - 1) > self.limits.max_clone_bytes:
             raise BadRequest(
                 f"n={samples} copies of this conversation exceed {self.limits.max_clone_bytes}"
                 " bytes"

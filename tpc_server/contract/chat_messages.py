@@ -10,7 +10,7 @@ from typing import Any, Final
 from .errors import BadRequest, invalid_type
 from .json_body import check_finite
 
-__all__ = ["check_messages", "check_tools", "tool_choice"]
+__all__ = ["check_messages", "check_schema", "check_tools", "tool_choice"]
 
 ROLES: Final = (
     "system", "user", "assistant", "tool", "function", "developer", "latest_reminder", "root"
@@ -162,12 +162,12 @@ def check_tools(tools: Any, path: str = "tools") -> list[dict[str, Any]]:
         if parameters is not None:
             if type(parameters) is not dict:
                 raise invalid_type(parameters, "an object", f"{where}.function.parameters")
-            _check_schema(parameters, f"{where}.function.parameters")
+            check_schema(parameters, f"{where}.function.parameters")
         out.append(tool if "type" in tool else {"type": "function", **tool})
     return out
 
 
-def _check_schema(schema: dict[str, Any], path: str) -> None:
+def check_schema(schema: dict[str, Any], path: str) -> None:
     """The parts of a schema that a template or a grammar relies on."""
     check_finite(schema, path)
     definitions = schema.get("$defs")

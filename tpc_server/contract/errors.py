@@ -13,6 +13,7 @@ from typing import Any, Final
 __all__ = [
     "BadRequest",
     "TooMuchHere",
+    "anthropic_error_body",
     "bad_value",
     "invalid_type",
     "native_error_body",
@@ -80,6 +81,26 @@ def openai_error_body(
         )
     return json.dumps(
         {"object": "error", "message": message, "type": kind, "param": param, "code": status},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    ).encode()
+
+
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_error_body(message: str, status: int = 400) -> bytes:
+    """Error body of the Anthropic routes."""
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return json.dumps(
+        {"type": "error", "error": {"type": kind, "message": message}},
         ensure_ascii=False,
         separators=(",", ":"),
     ).encode()

@@ -44,6 +44,7 @@ class OpenAIFacts(NamedTuple):
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     opens: tuple[int, int, int] | None = None  # see `text.chat_thinking.prompt_opens`
+    inline_system: bool = False  # the template shows system messages anywhere
 
 
 class OpenAICall(NamedTuple):

@@ -14,6 +14,9 @@ _TEXT: Final = {"schema": {"type": "string"}}
 _STREAM: Final = {
     "schema": {"type": "string"}, "example": "data: {…}\n\ndata: [DONE]\n\n",
 }  # fmt: skip
+_MESSAGES: Final = {
+    "schema": {"type": "string"}, "example": "event: message_stop\ndata: {…}\n\n",
+}  # fmt: skip
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 # What a route answers that is not a plain JSON object.
@@ -30,6 +33,9 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
         "text/event-stream": _STREAM,
     },
     "chat": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": _STREAM},
+    "messages": {
+        "application/json": {"schema": {"type": "object"}}, "text/event-stream": _MESSAGES,
+    },
     "completions": {
         "application/json": {"schema": {"type": "object"}}, "text/event-stream": _STREAM,
     },
@@ -102,6 +108,18 @@ def _answer_types() -> dict[str, Schema]:
                 }
             },
         },
+        "AnthropicError": {
+            "description": "What the Anthropic routes answer.",
+            "type": "object",
+            "required": ["type", "error"],
+            "properties": {
+                "type": {"const": "error"},
+                "error": {
+                    "type": "object", "required": ["type", "message"],
+                    "properties": {"type": _STRING, "message": _STRING},
+                },
+            },
+        },
         "OpenAIError": {
             "description": "What the OpenAI routes answer.",
             "type": "object",
@@ -136,7 +154,8 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
     content = _ANSWERS.get(route.handler, {"application/json": {"schema": {"type": "object"}}})
     error = {
         "anyOf": [
-            {"$ref": "#/components/schemas/Error"}, {"$ref": "#/components/schemas/OpenAIError"},
+            {"$ref": f"#/components/schemas/{name}"}
+            for name in ("Error", "OpenAIError", "AnthropicError")
         ]
     }  # fmt: skip
     out: dict[str, Any] = {
@@ -171,7 +190,7 @@ def document(version: str, root_path: str = "") -> dict[str, Any]:
         "info": {
             "title": "tpc_server",
             "version": version,
-            "description": "SGLang's native API and the OpenAI API over one scheduler.",
+            "description": "SGLang's native API, OpenAI's and Anthropic's over one scheduler.",
         },
         **servers,
         "paths": {

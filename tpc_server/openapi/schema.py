@@ -8,6 +8,7 @@ from ..contract import fields as F
 from ..contract import openai_fields as O
 from ..contract import sampling_fields as S
 from ..contract.abort import ABORT_TABLE
+from ..contract.anthropic_fields import COUNT_TABLE, MESSAGES_TABLE, SCHEMAS
 from ..contract.control import (
     ATTACH_TABLE,
     CLOSE_TABLE,
@@ -210,6 +211,18 @@ def _object(table: tuple[RequestField, ...], required: tuple[str, ...] = ()) -> 
     return out
 
 
+def _anthropic(table: tuple[RequestField, ...]) -> Schema:
+    out = _object(table, _needed(table))
+    for row in table:
+        schema = SCHEMAS.get(row.name)
+        if row.name in ("temperature", "top_p", "top_k"):
+            out["properties"][row.name] = sampling_field(_SAMPLING[row.name], None)
+        elif schema is not None:
+            shown = _nullable(schema) if row.nullable else schema
+            out["properties"][row.name] = _described(shown, None, row.about)
+    return out
+
+
 def _needed(table: tuple[RequestField, ...]) -> tuple[str, ...]:
     return tuple([row.name for row in table if not row.nullable])
 
@@ -278,6 +291,8 @@ def request_types() -> dict[str, Schema]:
         "SamplingParams": _sampling(),
         "ChatCompletionRequest": _openai(CHAT_TABLE, "messages"),
         "CompletionRequest": _openai(COMPLETION_TABLE, "prompt"),
+        "MessagesRequest": _anthropic(MESSAGES_TABLE),
+        "CountTokensRequest": _anthropic(COUNT_TABLE),
         "VertexRequest": _object(VERTEX_TABLE, ("instances",)),
         "AbortRequest": _object(ABORT_TABLE),
         "TokenizeRequest": _object(TOKENIZE_TABLE),
@@ -310,6 +325,15 @@ EXAMPLES: Final[dict[str, Any]] = {
         "max_completion_tokens": 32,
     },
     "CompletionRequest": {"prompt": "The capital of France is", "max_tokens": 16},
+    "MessagesRequest": {
+        "model": "default",
+        "max_tokens": 32,
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    },
+    "CountTokensRequest": {
+        "model": "default",
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    },
     "VertexRequest": {
         "instances": [{"text": "The capital of France is"}],
         "parameters": {"sampling_params": {"temperature": 0, "max_new_tokens": 16}},

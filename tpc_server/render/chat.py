@@ -77,7 +77,7 @@ class ChatShape(OpenAIShape):
                 b'"message":{"role":"assistant","content":"%b","reasoning_content":null},'
                 b'"logprobs":%b' % (stream.text, logprobs)
             )
-        content, reasoning, calls = _joined(stream.events)
+        content, reasoning, calls = joined(stream.events)
         members = b""
         if calls:
             members = b',"tool_calls":%b' % native.to_json(calls)
@@ -145,7 +145,7 @@ class ChatShape(OpenAIShape):
         return out
 
 
-def _joined(events: list[Any]) -> tuple[str, str, list[dict[str, Any]]]:
+def joined(events: list[Any]) -> tuple[str, str, list[dict[str, Any]]]:
     """Events of a whole text: content, reasoning, tool calls."""
     content: list[str] = []
     reasoning: list[str] = []

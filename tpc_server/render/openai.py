@@ -57,6 +57,7 @@ class OpenAIShape:
 
     object_name = b""
     chunk_name = b""
+    terminator = native.DONE  # what ends a stream, empty for nothing
 
     def __init__(
         self, spec: Spec, weight_version: bytes, decode: Callable[[list[int]], str]

@@ -25,6 +25,8 @@ PREDICTIONS: Final = "predictions"
 class NativeShape:
     """`/generate`: a frame is the newest state, or with `incremental` what is new."""
 
+    terminator = native.DONE
+
     def __init__(self, weight_version: bytes, incremental: bool, has_text: bool) -> None:
         self.weight_version = weight_version  # a JSON string
         self.incremental = incremental  # what was shown is cut from the buffers

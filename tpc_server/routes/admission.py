@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..access import Cors, Guard
 from ..body import whole
-from ..contract.errors import BadRequest, native_error_body, openai_error_body
+from ..contract.errors import (
+    BadRequest,
+    anthropic_error_body,
+    native_error_body,
+    openai_error_body,
+)
 from ..http1 import OVERRIDES, HttpError, HttpRequest
 from ..inflate import Inflater, coding_of, supported
 from ..render import http
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 
 REFUSALS: Final = {401: b'{"error":"Unauthorized"}', 403: b'{"error":"Forbidden"}'}
 _MOST_ID_BYTES: Final = 128
-_GENERATING: Final = ("generate", "vertex", "chat", "completions")
+_GENERATING: Final = ("generate", "vertex", "chat", "completions", "messages")
 _TEXTS: Final = ("rid", "bootstrap_host")
 # Answered in OpenAI's shape beside what is under /v1/.
 _OPENAI: Final = (
@@ -134,6 +139,8 @@ class AdmissionHandlers(Handlers):
     def error_body(self, path: bytes, message: str, status: int) -> bytes:
         """An error that no handler told of, in the shape of the path's routes."""
         route, path = self.find(path)
+        if path.startswith(b"/v1/messages"):
+            return anthropic_error_body(message, status)
         openai = path.startswith(b"/v1/") or (route is not None and route.handler in _OPENAI)
         return (openai_error_body if openai else native_error_body)(message, status)
 

@@ -1,4 +1,4 @@
-"""/v1/completions and /v1/chat/completions. Owner: the core's thread."""
+"""/v1/completions, /v1/chat/completions, /v1/messages. Owner: the core's thread."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..boundary.messages import GENERATE
+from ..contract.anthropic import MessagesDecoder
 from ..contract.chat import ChatDecoder
 from ..contract.completion import CompletionDecoder
-from ..contract.errors import BadRequest, openai_error_body
+from ..contract.errors import BadRequest, anthropic_error_body, openai_error_body
 from ..contract.generate import GenerateDecoder, Item
 from ..contract.openai import OpenAICall
 from ..contract.values import I64_MAX, I64_MIN
@@ -24,18 +25,20 @@ from .generate import GenerateHandlers
 if TYPE_CHECKING:
     from ..stages.connections import Connection
 
+_Decoder = ChatDecoder | CompletionDecoder | MessagesDecoder
 _RANK: Final = GENERATE["routed_dp_rank"]
 _KEY: Final = GENERATE["routing_key"]
 
 
 class OpenAIHandlers(GenerateHandlers):
-    """The OpenAI routes: decoded to the native request, answered in their own shape."""
+    """Other providers' routes: decoded to the native request, answered in their own shape."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         limits, facts = self.setup.limits, self.setup.openai
         self._chat = ChatDecoder(limits, self._decoder, facts)
         self._completion = CompletionDecoder(limits, self._decoder, facts)
+        self._messages = MessagesDecoder(limits, self._decoder, facts)
 
     def chat(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /v1/chat/completions."""
@@ -45,13 +48,17 @@ class OpenAIHandlers(GenerateHandlers):
         """POST /v1/completions."""
         self._complete(conn, request, close, records.COMPLETION, self._completion)
 
-    def _another(self, decoder: ChatDecoder | CompletionDecoder) -> Callable[[bytes], OpenAICall]:
+    def messages(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /v1/messages."""
+        self._complete(conn, request, close, records.MESSAGES, self._messages)
+
+    def _another(self, decoder: _Decoder) -> Callable[[bytes], OpenAICall]:
         limits = self.setup.limits
         return type(decoder)(limits, GenerateDecoder(limits), self.setup.openai).decode
 
     def _complete(
         self, conn: Connection, request: HttpRequest, close: bool, api: int,
-        decoder: ChatDecoder | CompletionDecoder,
+        decoder: _Decoder,
     ) -> None:  # fmt: skip
         try:
             if self.setup.skip_tokenizer:
@@ -67,7 +74,8 @@ class OpenAIHandlers(GenerateHandlers):
             self.submit(conn, request, close, api, tuple(spec), wanted)
         except BadRequest as error:
             self.counters.errors += 1
-            body = openai_error_body(error.message, error.status)
+            told = anthropic_error_body if api == records.MESSAGES else openai_error_body
+            body = told(error.message, error.status)
             self._stage.answer(conn, error.status, body, http.JSON, close)
 
     def _labels(self, request: HttpRequest) -> dict[str, str] | None:

@@ -146,6 +146,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/completions", ("POST",), "completions", KEY,
         "Complete a text", "CompletionRequest",
     ),
+    Route(
+        "/v1/messages", ("POST",), "messages", KEY,
+        "Answer a conversation, by Anthropic's API", "MessagesRequest",
+    ),
+    Route(
+        "/v1/messages/count_tokens", ("POST",), "count_tokens", KEY,
+        "How many tokens a conversation has", "CountTokensRequest",
+    ),
     Route("/metrics", ("GET",), "metrics", OPEN, "Counters and times as Prometheus text"),
     Route("/metrics/", ("GET",), "metrics", OPEN, "As /metrics"),
     Route(
@@ -180,7 +188,6 @@ NOT_SERVED: Final = (
     "/stop_expert_distribution_record", "/stop_profile", "/unload_lora_adapter",
     "/update_weight_version", "/update_weights_from_disk", "/update_weights_from_distributed",
     "/update_weights_from_ipc", "/update_weights_from_tensor", "/v1/audio/transcriptions",
-    "/v1/classify", "/v1/decisions", "/v1/embeddings", "/v1/messages",
-    "/v1/messages/count_tokens", "/v1/realtime", "/v1/rerank", "/v1/responses", "/v1/score",
-    "/v1/systemone",
+    "/v1/classify", "/v1/decisions", "/v1/embeddings", "/v1/realtime", "/v1/rerank",
+    "/v1/responses", "/v1/score", "/v1/systemone",
 )  # fmt: skip

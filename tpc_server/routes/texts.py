@@ -1,13 +1,16 @@
-"""/tokenize and /detokenize: calls of the tokenize core. Owner: the core's thread."""
+"""/tokenize, /detokenize, counts: calls of the tokenize core. Owner: the core's thread."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import frame
+from ..contract.anthropic import MessagesDecoder
 from ..contract.chat import ChatDecoder
 from ..contract.errors import BadRequest, openai_error_body
+from ..contract.generate import GenerateDecoder
 from ..contract.texts import TextsBody, decode_detokenize, decode_tokenize
 from ..http1 import HttpRequest
 from ..render import http
@@ -23,6 +26,7 @@ class TextHandlers(BesideHandlers):
     """The tokenizer as a service."""
 
     _chat: ChatDecoder  # of the OpenAI handlers
+    _messages: MessagesDecoder
 
     def tokenize(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """POST /tokenize."""
@@ -39,6 +43,18 @@ class TextHandlers(BesideHandlers):
             self._call(conn, request, close, frame.T_TEXTS, False, *wanted)
         except BadRequest as error:
             self._flat_error(conn, close, error)
+
+    def count_tokens(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """POST /v1/messages/count_tokens."""
+        if self.setup.skip_tokenizer:
+            raise BadRequest("this route needs a tokenizer: this server has none")
+        chat = self.read(request, self._messages.conversation, self._another_counter)
+        self._call(conn, request, close, frame.T_COUNT, chat)
+
+    def _another_counter(self) -> Callable[[bytes], tuple[Any, ...]]:
+        limits = self.setup.limits
+        decoder = MessagesDecoder(limits, GenerateDecoder(limits), self.setup.openai)
+        return decoder.conversation
 
     def _decode_tokenize(self, body: bytes) -> TextsBody:
         return decode_tokenize(body, self.setup.limits, self._chat)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import frame, request
 from ..frame import D_ENCODED, D_OPEN  # a global costs half of a module's
 from ..render import http, native
+from ..render.anthropic import MessagesShape
 from ..render.chat import ChatShape
 from ..render.completion import CompletionShape
 from ..render.openai import Spec
@@ -42,6 +43,11 @@ class DetokStage(GroupEnds):
         self._writer_of = writer_of
         self._tok_ports: dict[int, Port] = {}
         self._accepted = self.step(request.RECEIVED, request.ACCEPT)
+        self._shapes: dict[int, Any] = {
+            records.CHAT: ChatShape,
+            records.MESSAGES: MessagesShape,
+            records.COMPLETION: CompletionShape,
+        }
 
     def connect(self, tok_ports: dict[int, Port], ingress: dict[int, Port]) -> None:
         """Ports to the tokenize and the ingress stages, by core."""
@@ -200,8 +206,8 @@ class DetokStage(GroupEnds):
             created_ns, deadline_ns, tok_core, items, meter,
         ) = message  # fmt: skip
         shape: Any = self.native
-        if api == records.CHAT or api == records.COMPLETION:
-            made = ChatShape if api == records.CHAT else CompletionShape
+        made = self._shapes.get(api)
+        if made is not None:
             shape = made(Spec(*about), self.native.weight_version, self.decode_prompt)
         group = Group(
             key, self._writer_of(key), api, is_stream, is_batch, chunked, close, head_only,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import frame, request
 from ..frame import END_CLOSE, END_KEEP  # a global costs half of a module's
 from ..fsm import ILLEGAL, IllegalTransition
-from ..render import http, native
+from ..render import http
 from ..request import N_EVENTS
 from . import stream as records
 from .steps import StepLoop
@@ -63,7 +63,9 @@ class GroupEnds(StepLoop):
 
     def end_stream(self, group: Group) -> None:
         """Terminator of an event stream."""
-        data = http.chunk(native.DONE, group.chunked)
+        data = group.shape.terminator
+        if data:
+            data = http.chunk(data, group.chunked)
         if group.chunked:
             data += http.LAST_CHUNK
         if not group.head_sent:

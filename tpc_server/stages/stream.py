@@ -11,10 +11,11 @@ from typing import Any, Final
 # What a group answers to. Those up to COMPLETION generate for a client.
 NATIVE: Final = 0
 CHAT: Final = 1
-COMPLETION: Final = 2
-HEALTH: Final = 3
-WARMUP: Final = 4
-CONTROL: Final = 5
+MESSAGES: Final = 2
+COMPLETION: Final = 3
+HEALTH: Final = 4
+WARMUP: Final = 5
+CONTROL: Final = 6
 
 # How the step loop may treat a plain row of a stream.
 SLOW: Final = 0

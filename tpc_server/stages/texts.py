@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and the parsers' routes on the tokenize core. Owner: that core.
+"""Texts, ids, counts, parsers: the calls that the tokenize core answers. Owner: that core.
 
 The functions are for its helper threads too: nothing in them is kept.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from .. import frame
-from ..contract.errors import BadRequest, openai_error_body
+from ..contract.errors import BadRequest, anthropic_error_body, openai_error_body
 from ..contract.limits import fit_text
 from ..helper import Helper
 from ..render import native
@@ -44,6 +44,7 @@ class TextCalls:
                 self._prompts.build()  # now, not in the middle of other requests' streams
         self._helper: Helper | None = None
         self._calls: dict[str, int] = {}  # detok core, by wire rid, of what the helper does
+        self._counts: set[str] = set()  # rids whose errors are told in Anthropic's shape
 
     def _fit(self, text: str) -> str:
         """The text, cut where that is wished; raises BadRequest. Any thread."""
@@ -73,17 +74,7 @@ class TextCalls:
             return
         most = self.setup.max_model_len
         if encode and items and type(items[0]) is tuple:
-            chat = items[0]
-            if is_long(chat, LONG_TEXT_CHARS):
-                try:
-                    helper = self._make_helper()
-                    assert isinstance(helper, EncodeHelper)
-                    helper.converse(rid, chat, conversation, special, most)
-                    self._calls[rid] = core
-                    return
-                except (OSError, RuntimeError):
-                    pass  # no descriptors, no threads
-            self._answer_now(core, rid, conversation, prompts, chat, special, most)
+            self._converse(core, rid, items[0], conversation, special, most)
             return
         work = (encoder, encode, items, is_list, special, most)
         size = sum([len(item) for item in items])
@@ -95,6 +86,24 @@ class TextCalls:
             except (OSError, RuntimeError):
                 pass
         self._answer_now(core, rid, answer, *work)
+
+    def count(self, core: int, rid: str, chat: tuple[Any, ...]) -> None:
+        """/v1/messages/count_tokens; who calls has a tokenizer."""
+        self._counts.add(rid)
+        self._converse(core, rid, chat, counted)
+
+    def _converse(self, core: int, rid: str, chat: tuple[Any, ...], work: Any, *args: Any) -> None:
+        """`work(prompts, chat, *args)`; on the helper thread where it takes long."""
+        if is_long(chat, LONG_TEXT_CHARS):
+            try:
+                helper = self._make_helper()
+                assert isinstance(helper, EncodeHelper)
+                helper.converse(rid, chat, work, *args)
+                self._calls[rid] = core
+                return
+            except (OSError, RuntimeError):
+                pass  # no descriptors, no threads
+        self._answer_now(core, rid, work, self._prompts, chat, *args)
 
     def parse(self, core: int, rid: str, calls: bool, text: str, parser: str, wanted: Any) -> None:
         """/parse_function_call or /separate_reasoning."""
@@ -117,14 +126,18 @@ class TextCalls:
     def answer_call(self, core: int, rid: str, body: bytes, error: Exception | None) -> None:
         """A call's result, to the stage that will write it."""
         self._calls.pop(rid, None)
+        anthropic = rid in self._counts
+        self._counts.discard(rid)
         status = 200
         if error is not None:
             status = 400
-            body = openai_error_body(refusal(error), status)
+            message = refusal(error)
+            body = anthropic_error_body(message) if anthropic else openai_error_body(message)
         self._detok[core].send((frame.D_RESULT, rid, status, body))
 
     def forget_call(self, rid: str) -> None:
         """Nobody waits for a call any more."""
+        self._counts.discard(rid)
         if self._calls.pop(rid, None) is not None and self._helper is not None:
             self._helper.cancel(rid)
 
@@ -133,6 +146,7 @@ class TextCalls:
         for rid, at in self._calls.items():
             self._detok[at].send((frame.D_FAIL, rid, 503, message))
         self._calls.clear()
+        self._counts.clear()
 
 
 def refusal(error: Exception) -> str:
@@ -166,6 +180,11 @@ def conversation(
     """Body of the answer: ids of a rendered conversation."""
     ids = prompts.conversation(chat, special)
     return native.to_json({"tokens": ids, "count": len(ids), "max_model_len": max_len})
+
+
+def counted(prompts: PromptEncoder, chat: tuple[Any, ...]) -> bytes:
+    """Body of the answer: how many ids a rendered conversation has."""
+    return b'{"input_tokens":%d}' % len(prompts.conversation(chat, False))
 
 
 def parsed(calls: bool, text: str, parser: str, wanted: Any) -> bytes:

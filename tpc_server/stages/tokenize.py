@@ -133,6 +133,8 @@ class TokenizeStage(TextCalls):
             self._control(message[1], message[2])
         elif kind == frame.T_TEXTS:
             self.texts(*message[1:])
+        elif kind == frame.T_COUNT:
+            self.count(*message[1:])
         elif kind == frame.T_FORGET:
             self.forget_call(message[1])
         elif kind == frame.T_PARSE:

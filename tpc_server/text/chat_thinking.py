@@ -1,5 +1,5 @@
-"""Whether a model's prompts open its reasoning: asked of the chat template. Owner: the thread that
-starts the server."""
+"""What a chat template does, asked of it: open the reasoning, show later system messages.
+Owner: the thread that starts the server."""
 
 from __future__ import annotations
 
@@ -32,3 +32,16 @@ def prompt_opens(source: ChatSource, reasoning: str) -> tuple[int, int, int]:
         opened, closed = text.endswith(form.open), text.endswith(form.close)
         found.append(OPEN if opened else CLOSED if closed else NEITHER)
     return found[0], found[1], found[2]
+
+
+def inline_system(source: ChatSource) -> bool:
+    """Whether a system message behind others is shown: some templates refuse it, or drop it."""
+    from .chat_template import ChatTemplate
+
+    told = "Speak of the inline system message."
+    messages = [{"role": "system", "content": "Be brief."}, *_HELLO]
+    messages += [{"role": "system", "content": told}, *_HELLO]
+    try:
+        return told in ChatTemplate(source).render(messages, None, True)
+    except ChatTemplateError:
+        return False
