@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import tpc_server
-from tpc_server import loads, registry
+from tpc_server import info, loads, registry
 from tpc_server.boundary import batch_header, messages
 from tpc_server.boundary.server_args import (
     DefaultSamplingParams,
@@ -19,8 +22,9 @@ from tpc_server.boundary.server_args import (
     ServerArgs,
 )
 from tpc_server.contract.registry import DP_RANK_TABLE, ROUTE_TABLE
-from tpc_server.integrations.sglang import facts, layouts, reading
+from tpc_server.integrations.sglang import facts, layouts, reading, settings
 from tpc_server.link.server import SidecarServer
+from tpc_server.render import native
 from tpc_server.server import Server
 
 # What a description of SGLang's messages that was made apart from us says of those we rely on.
@@ -79,6 +83,7 @@ def test_replies_have_what_is_read_of_them():
         "ClearHiCacheReqOutput": {"success"},
         "AttachHiCacheStorageReqOutput": {"success", "message"},
         "DetachHiCacheStorageReqOutput": {"success", "message"},
+        "OpenSessionReqOutput": {"success", "session_id"},
     }
     recorded = facts.recorded()["reply"]
     assert set(recorded) == set(layouts.REPLIES) >= set(read)
@@ -88,6 +93,20 @@ def test_replies_have_what_is_read_of_them():
     assert facts.recorded()["frame"]["push_control_output"] == [
         "a", {"rid": None, "http_worker_ipc": None, "success": True, "message": "told"},
     ]  # fmt: skip
+
+
+def test_ends_and_states_are_read_by_their_names():
+    recorded = facts.recorded()
+    assert {end["type"] for end in recorded["finish"].values()} == {"stop", "length", "abort"}
+    for end in recorded["finish"].values():
+        assert native.renders(end) and json.loads(native.finish_json(end)) == end
+        others = set(end) - {"type", "message", "err_type"}  # these are only passed on
+        assert others <= {"length", "matched", "status_code"}
+    read = {name for _, names in loads._STATE for name in names}
+    assert set(recorded["state"]) - {"memory_usage", "rust_server_startup_time"} <= read
+    assert info.startup_times({"rust_server_startup_time": {"scheduler_e2e": 1.0}}) == {
+        "scheduler_e2e": 1.0,
+    }  # fmt: skip
 
 
 def test_the_file_of_a_schedulers_load():
@@ -160,11 +179,18 @@ def test_a_difference_is_named():
     now["snapshot"]["version"] = 3
     del now["reply"]["FlushCacheReqOutput"][3]
     now["registry"]["row of a rank"].append("zone")
-    now["variable"]["SGLANG_RUST_SERVER"] = False
+    now["variable"]["SGLANG_RUST_SERVER"] = None
+    now["variable"]["SGLANG_TIMEOUT_KEEP_ALIVE"] = ["EnvInt", 6]
+    now["finish"]["FINISH_LENGTH"]["type"] = "size"
+    now["state"]["memory_usage"] = False
     now["model"]["is_generation"] = False
     now["module"]["names"].remove("DisaggregationMode.Decode")
     lines = facts.differences(now, was)
-    assert len(lines) == 12
+    assert len(lines) == 15
+    assert "variable SGLANG_TIMEOUT_KEEP_ALIVE: at 1: 5 is now 6" in lines
+    (finish,) = [line for line in lines if line.startswith("finish FINISH_LENGTH: ")]
+    assert '"type": "size"' in finish
+    assert "state memory_usage: is gone" in lines
     assert "snapshot version: 2 is now 3" in lines
     assert "reply FlushCacheReqOutput: no success" in lines
     assert "registry row of a rank: new zone" in lines
@@ -178,6 +204,52 @@ def test_a_difference_is_named():
     assert "frame push_abort: at 2: [11] is now [99]" in lines
     (swapped,) = [line for line in lines if "AbortReq" in line]
     assert swapped.startswith("message AbortReq: at 3: ") and "finished_reason" in swapped
+
+
+def moved(fact):
+    """What a fact could have become: gone, one less, one more, two in another order."""
+    yield None if fact is not None else "something"
+    if isinstance(fact, bool):
+        yield not fact
+    elif isinstance(fact, int | float):
+        yield fact + 1
+    elif isinstance(fact, str):
+        yield fact + "x"
+    elif isinstance(fact, dict):
+        for name in fact:
+            yield {k: v for k, v in fact.items() if k != name}
+        yield {**fact, "added": True}
+    elif isinstance(fact, list):
+        for k in range(len(fact)):
+            yield fact[:k] + fact[k + 1 :]
+            for changed in moved(fact[k]):
+                if changed is not None:
+                    yield [*fact[:k], changed, *fact[k + 1 :]]
+            if k and fact[k] != fact[k - 1]:
+                yield [*fact[: k - 1], fact[k], fact[k - 1], *fact[k + 1 :]]
+        yield [*fact, "added"]
+
+
+@pytest.mark.parametrize("section", facts.recorded())
+def test_whatever_moves_is_named(section):
+    was = facts.recorded()
+    tried = 0
+    for name, fact in was[section].items():
+        begins = f"{section} {name.rpartition(':')[2]}: "
+        for changed in moved(fact):
+            (line,) = facts.differences({**was, section: {**was[section], name: changed}}, was)
+            assert line.startswith(begins) and len(line) > len(begins) and "\n" not in line
+            tried += 1
+    assert tried > len(was[section])
+
+
+def test_every_flag_that_is_read_is_a_fact():
+    """`getattr` with a default would read a flag that is gone as one that is not set."""
+    text = inspect.getsource(settings)
+    flags = {flag for flag, _ in settings._FEATURES} | {"api_key", "admin_api_key"}
+    flags |= set(re.findall(r'getattr\(args, "(\w+)"', text))
+    assert {"fastapi_root_path", "grammar_backend", "enable_cache_report"} <= flags
+    assert flags <= set(facts.FLAGS)
 
 
 def test_it_is_written_as_the_program_writes_it():
@@ -213,11 +285,15 @@ def test_a_function_is_read_without_its_module():
     assert reading.strings_of(found, "listed") == ["x"]
     assert reading.attributes_of(found, "ext") == ["One", "Two", "Two.three"]
     assert reading.block(TEXT, "want") is None and reading.strings_of(None, "x") is None
+    asked = ast.parse("a.get('x'); a.get(y); b.get('z'); a.get('w', 1)")
+    assert reading.entries_asked(asked, "a") == ["w", "x"]
+    assert reading.entries_asked(None, "a") is None
     assert reading.module_text("no.such.module") == ""
 
 
 @pytest.mark.parametrize(
-    "section", ["reply", "snapshot", "registry", "module", "model", "variable"]
+    "section",
+    ["reply", "snapshot", "registry", "module", "model", "variable", "finish", "state"],
 )
 def test_what_is_not_there_is_told(section):
     """Here there is no SGLang at all."""

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
 
@@ -164,8 +165,14 @@ def fail(text: str) -> NoReturn:
     """In a scheduler that cannot serve: ends SGLang with one line."""
     text = " ".join(text.split())
     if _note(f"!{text}"):
-        os.kill(int(os.environ[NOTES].partition(":")[0]), signal.SIGTERM)
-        time.sleep(_GRACE_S)  # it ends, and we with it
+        main = int(os.environ[NOTES].partition(":")[0])
+        until = time.monotonic() + _GRACE_S
+        # It ends, and we with it. More than once: a signal that comes just before a call that waits
+        # is seen when that returns.
+        while time.monotonic() < until and _runs(main):
+            with suppress(ProcessLookupError):
+                os.kill(main, signal.SIGTERM)
+            time.sleep(_LOOK_S)
         raise SystemExit(1)
     raise SystemExit(f"tpc-server: error: {text}")
 

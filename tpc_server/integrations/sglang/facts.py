@@ -27,6 +27,7 @@ _CALLABLES: Final = (
     "sglang.srt.server_args:ServerArgs.resolve_once",
     "sglang.srt.managers.scheduler:Scheduler._hosts_rust_server",
     "sglang.srt.managers.disagg_service:rust_server_serves_kv_bootstrap",
+    "sglang.srt.configs.model_config:ModelConfig.from_server_args",
     "sglang.srt.arg_groups.overrides:resolving_view",
     _CONFIG,
     *(
@@ -42,6 +43,7 @@ _CALLABLES: Final = (
             "_resolve_multimodal",
             "_partition_cores",
             "_admit",
+            "_attach_buffers",
             "drain",
             "wait_request",
             "push_generation",
@@ -82,6 +84,7 @@ FLAGS: Final = (
     "enable_streaming_session",
     "enable_watermark",
     "encoder_only",
+    "fastapi_root_path",
     "grammar_backend",
     "grpc_mode",
     "grpc_port",
@@ -114,6 +117,12 @@ def gather() -> Facts:
             "ServerArgs keywords": reading.keywords(_CONFIG, "ServerArgs"),
             "ModelConfig keywords": reading.keywords(_CONFIG, "ModelConfig"),
             "MetricsConfig keywords": reading.keywords(_METRICS, "MetricsConfig"),
+            "what is asked of a request": reading.attributes_of(
+                reading.parsed(reading.find(f"{_SERVER}.drain")), "req"
+            ),
+            "buffers of a request": reading.entries_asked(
+                reading.parsed(reading.find(f"{_SERVER}._attach_buffers")), "buffers"
+            ),
         },
         "frame": {
             "push_generation": _frame("push_generation"),
@@ -142,7 +151,7 @@ def _told(section: str, fact: Any, found: Any) -> str:
     if found is None or found is False:
         return "is gone"
     if isinstance(fact, list) and isinstance(found, list):
-        named = section != "frame"
+        named = section not in ("frame", "variable")
         names = [_name(item) for item in fact], [_name(item) for item in found]
         gone = [n for n in names[0] if n not in names[1]]
         new = [n for n in names[1] if n not in names[0]]

@@ -20,6 +20,22 @@ REPLIES: Final = (
     "ClearHiCacheReqOutput",
     "AttachHiCacheStorageReqOutput",
     "DetachHiCacheStorageReqOutput",
+    "OpenSessionReqOutput",
+)
+# How a request ended, by kind, with the arguments that each is made of here.
+FINISHES: Final = (
+    ("FINISH_MATCHED_TOKEN", (7,)),
+    ("FINISH_MATCHED_STR", ("end",)),
+    ("FINISHED_MATCHED_REGEX", ("e.d",)),
+    ("FINISH_LENGTH", (7,)),
+    ("FINISH_ABORT", ("told", 400, "kind")),
+)
+# Names in its internal state that are read.
+_STATE: Final = (
+    "effective_max_running_requests_per_dp",
+    "last_gen_throughput",
+    "memory_usage",
+    "rust_server_startup_time",
 )
 _LOADS: Final = "sglang.srt.managers.load_snapshot"
 _LOAD_RECORDS: Final = (
@@ -34,16 +50,23 @@ _CONN: Final = "sglang.srt.disaggregation.common.conn"
 _MODEL: Final = "sglang.srt.configs.model_config"
 # By these a model is refused; SGLang sets them when it reads the model's configuration.
 _MODEL_FACTS: Final = ("is_generation", "is_multimodal")
+# What we set or honour; those that SGLang reads by other means are not among them.
 _VARIABLES: Final = (
-    "SGLANG_RUST_SERVER",
     "SGLANG_DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL",
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION",
+    "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES",
+    "SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ",
+    "SGLANG_PLUGINS",
+    "SGLANG_RUST_SERVER",
+    "SGLANG_TIMEOUT_KEEP_ALIVE",
+    "SGLANG_WARMUP_TIMEOUT",
 )
 
 
 def gather() -> dict[str, dict[str, Any]]:
     """Section -> name -> fact; None or False stands for what is not there."""
     conn, model = reading.module_text(_CONN), reading.module_text(_MODEL)
-    variables = reading.find("sglang.srt.environ:Envs")
+    state = reading.module_text("sglang.srt.managers.scheduler_components.internal_state")
     config = reading.parsed(reading.find("sglang.srt.rust_server.config:_build_server_args"))
     return {
         "reply": {name: reading.struct(f"{_IO}:{name}") for name in REPLIES},
@@ -66,12 +89,28 @@ def gather() -> dict[str, dict[str, Any]]:
             ),
         },
         "model": {name: f"self.{name} = " in model for name in _MODEL_FACTS},
-        "variable": {name: hasattr(variables, name) for name in _VARIABLES},
+        "finish": {name: _finish(name, given) for name, given in FINISHES},
+        "state": {name: f'state["{name}"] = ' in state for name in _STATE},
+        "variable": {name: _variable(name) for name in _VARIABLES},
     }
 
 
 def _fields(path: str) -> list[str] | None:
     return reading.field_names(reading.find(path)) or None
+
+
+def _finish(name: str, given: tuple[Any, ...]) -> Any:
+    kind = reading.find(f"sglang.srt.managers.schedule_batch:{name}")
+    try:
+        return kind(*given).to_json()
+    except (AttributeError, TypeError):
+        return None
+
+
+def _variable(name: str) -> list[Any] | None:
+    """How it is read, and its default."""
+    found = reading.find(f"sglang.srt.environ:Envs.{name}")
+    return None if found is None else [type(found).__name__, found.default]
 
 
 def _snapshot_file() -> dict[str, Any]:

@@ -162,3 +162,17 @@ def attributes_of(tree: ast.AST | None, owner: str) -> list[str] | None:
         if text.startswith(f"{owner}."):
             found.add(text.removeprefix(f"{owner}."))
     return sorted(found)
+
+
+def entries_asked(tree: ast.AST | None, owner: str) -> list[str] | None:
+    """Which names are looked up in a dict by `get`."""
+    if tree is None:
+        return None
+    return sorted(
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == f"{owner}.get"
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+    )
