@@ -8,8 +8,9 @@ Owner: main thread; one SGLang runs at a time, the load comes from a process of 
 
 frontend_us   CPU of the frontend per streamed token, µs: for ours its process, for Rust its threads
               in the scheduler's process, for Python all processes but the scheduler's
-push_us       CPU of the scheduler's thread per step to hand it over, packing included, µs (median)
-drain_us      the same per call that takes requests in, where the frontend is in shared memory
+push_…_us     of the scheduler's thread per step to hand it over, packing included: median and mean,
+              CPU and wall; wall is what the scheduler waits, with what preempts it meanwhile
+drain_…_us    the same per call that takes requests in, where the frontend is in shared memory
 
 SGLang is prepared by the project (5 GB, once); it wants two free CPUs.
 """
@@ -55,13 +56,16 @@ class Meter:
 
     def count(self, kind: str) -> int:
         """Calls so far."""
-        return int(self._words[meter.KINDS.index(kind) * (meter.CALLS + 1)])
+        return int(self._words[meter.KINDS.index(kind) * meter.WORDS])
 
-    def since(self, kind: str, count: int) -> list[int]:
-        """Nanoseconds of each call after the first `count`, as far as they are kept."""
-        at = meter.KINDS.index(kind) * (meter.CALLS + 1)
+    def since(self, kind: str, count: int, clock: int) -> list[int]:
+        """Nanoseconds of each call after the first `count`, as far as they are kept.
+
+        clock: 0 CPU, 1 wall
+        """
+        at = meter.KINDS.index(kind) * meter.WORDS + 1 + clock
         return [
-            self._words[at + 1 + k % meter.CALLS]
+            self._words[at + 2 * (k % meter.CALLS)]
             for k in range(max(count, self.count(kind) - meter.CALLS), self.count(kind))
         ]
 
@@ -116,8 +120,10 @@ def spell_of(
         "steps": calls.count("push") - before["push"],
     }
     for kind in meter.KINDS:
-        took = calls.since(kind, before[kind])
-        found[f"{kind}_us"] = statistics.median(took) / 1e3 if took else None
+        for clock, name in enumerate(("cpu", "wall")):
+            took = calls.since(kind, before[kind], clock)
+            found[f"{kind}_{name}_us"] = statistics.median(took) / 1e3 if took else None
+            found[f"{kind}_{name}_mean_us"] = statistics.fmean(took) / 1e3 if took else None
     return found
 
 
@@ -161,11 +167,12 @@ def main() -> None:
         print(f"{name}: starting SGLang", file=sys.stderr, flush=True)
         found[name] = run(name, options)
     print(f"{machine.cpu_model()}, {os.cpu_count()} CPUs; {options.streams} streams")
-    print(f"{'':8}{'frontend':>12}{'push':>10}{'drain':>10}{'tokens/s':>10}")
+    columns = ("frontend_us", "push_cpu_us", "push_wall_us", "push_wall_mean_us", "drain_cpu_us",
+               "drain_wall_us", "tokens_per_s")  # fmt: skip
+    print("| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns))
     for name, row in found.items():
-        cells = [f"{row[key]:.1f}" if row[key] is not None else "-" for key in
-                 ("frontend_us", "push_us", "drain_us", "tokens_per_s")]  # fmt: skip
-        print(f"{name:8}{cells[0]:>9} µs{cells[1]:>7} µs{cells[2]:>7} µs{cells[3]:>10}")
+        cells = [f"{row[key]:.1f}" if row[key] is not None else "-" for key in columns]
+        print(f"| {name} | " + " | ".join(cells) + " |")
     if options.out is not None:
         options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
 

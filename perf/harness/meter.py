@@ -2,8 +2,8 @@
 
 Copied into a folder of its own on PYTHONPATH, under the name `sitecustomize.py`: in the process
 that imports SGLang's classes it wraps the calls that hand a step over and take requests in. Each
-writes what it took into the file that METER_FILE names: for each kind a count, and the CPU
-nanoseconds of the last CALLS calls.
+writes what it took into the file that METER_FILE names: for each kind a count, and nanoseconds of
+CPU and of wall clock of each of the last CALLS calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 CALLS = 1 << 14
 KINDS = ("push", "drain")
-BYTES = len(KINDS) * (CALLS + 1) * 8
+WORDS = 1 + 2 * CALLS  # of a kind
+BYTES = len(KINDS) * WORDS * 8
 # Module -> (class, method, kind).
 WRAPPED = {
     "sglang.srt.rust_server.server": (
@@ -35,15 +36,16 @@ WRAPPED = {
 
 def wrapped(method: Callable[..., Any], words: memoryview[int], at: int) -> Callable[..., Any]:
     """`method`, timed on its thread; `at` is where its kind's count lies."""
-    clock = time.thread_time_ns
+    cpu, wall = time.thread_time_ns, time.perf_counter_ns
 
     @functools.wraps(method)  # what compares signatures sees the method's own
     def timed(*args: Any, **named: Any) -> Any:
-        begin = clock()
+        cpu_began, wall_began = cpu(), wall()
         out = method(*args, **named)
-        took = clock() - begin
+        wall_took, cpu_took = wall() - wall_began, cpu() - cpu_began
         count = words[at]
-        words[at + 1 + count % CALLS] = took
+        place = at + 1 + 2 * (count % CALLS)
+        words[place], words[place + 1] = cpu_took, wall_took
         words[at] = count + 1
         return out
 
@@ -65,7 +67,7 @@ class Loader(importlib.abc.Loader):
             words = memoryview(mmap.mmap(file.fileno(), BYTES)).cast("Q")
         for owner, name, kind in WRAPPED[module.__name__]:
             cls = getattr(module, owner)
-            at = KINDS.index(kind) * (CALLS + 1)
+            at = KINDS.index(kind) * WORDS
             setattr(cls, name, wrapped(getattr(cls, name), words, at))
 
 
