@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import socket
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 _PORT_TRIES: Final = 8
+_LOCK_TRIES: Final = 100
+_LOCK_PAUSE_S: Final = 0.02
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -24,30 +29,27 @@ class ListenError(Exception):
 class Bound:
     """Sockets that listen: one list a core in `groups`, the TCP port (0 for a UNIX socket)."""
 
-    def __init__(self, groups: list[list[socket.socket]], port: int, uds: str | None) -> None:
+    def __init__(
+        self, groups: list[list[socket.socket]], port: int, place: UnixPath | None = None
+    ) -> None:  # fmt: skip
         self.groups = groups
         self.port = port
-        self._uds = uds
+        self._place = place
 
     def close(self) -> None:
         """Stop listening; a UNIX socket's file goes too. Idempotent."""
+        if self._place is not None:
+            self._place.close()
         for group in self.groups:
             for sock in group:
                 sock.close()
-        if self._uds is not None:
-            try:
-                os.unlink(self._uds)
-            except OSError:
-                pass
-            self._uds = None
 
 
 def bind(host: str, port: int, uds: str | None, count: int, backlog: int) -> Bound:
     """Listen for `count` cores, on the UNIX socket `uds` if there is one. Raises ListenError."""
     if uds is not None:
-        return Bound(bind_uds(uds, count, backlog), 0, uds)
-    groups, port = bind_tcp(host, port, count, backlog)
-    return Bound(groups, port, None)
+        return bind_uds(uds, count, backlog)
+    return Bound(*bind_tcp(host, port, count, backlog))
 
 
 def bind_tcp(
@@ -120,27 +122,93 @@ def _bind_all(
     return sockets, chosen
 
 
-def bind_uds(path: str, count: int, backlog: int) -> list[list[socket.socket]]:
+def bind_uds(path: str, count: int, backlog: int) -> Bound:
     """One UNIX socket on the first core, which hands connections to the others."""
     try:
-        mode = os.stat(path).st_mode
-        if not stat.S_ISSOCK(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "a file that is no socket"
-            raise ListenError(f"cannot listen on {path}: {kind} is there", errno.EADDRINUSE)
-        probe = socket.socket(socket.AF_UNIX)
+        place = UnixPath(path, backlog)
+    except OSError as error:
+        text = f"cannot listen on {path}: {error.strerror or error}"
+        raise ListenError(text, error.errno) from None
+    place.sock.setblocking(False)
+    return Bound([[place.sock], *[[] for _ in range(count - 1)]], 0, place)
+
+
+class UnixPath:
+    """A UNIX socket that listens at a path, and the path, which goes with it.
+
+    A socket that a killed process has left there is removed, one that somebody listens at never;
+    nor is at the end what another has put there meanwhile.
+    """
+
+    def __init__(self, path: str, backlog: int, mode: int = 0o777) -> None:
+        """Raises OSError where it cannot listen."""
+        self._path = path
+        self.sock = socket.socket(socket.AF_UNIX)
         try:
-            probe.connect(path)
-        except OSError:
-            os.unlink(path)  # left over by a server that was killed
-        finally:
-            probe.close()
-    except FileNotFoundError:
+            os.fchmod(self.sock.fileno(), mode)  # the path is made with it
+            with _folder_of(path):
+                _remove_stale(path)
+                self.sock.bind(path)
+                self.sock.listen(backlog)
+                self._identity = _identity(path)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        if self.sock.fileno() < 0:
+            return
+        # While the socket is open its number is not another's.
+        with contextlib.suppress(OSError), _folder_of(self._path):
+            if _identity(self._path) == self._identity:
+                os.unlink(self._path)
+        self.sock.close()
+
+
+@contextlib.contextmanager
+def _folder_of(path: str) -> Iterator[None]:
+    """One at a time: between the look at a stale socket and the next one's first breath another
+    start would see a socket that nobody listens at."""
+    fd = -1
+    try:
+        fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:  # by ours for a moment; by somebody else's as it likes
+                time.sleep(_LOCK_PAUSE_S)
+    except OSError:  # not to be read, or a file system without locks: it goes without
         pass
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
-    _bind(sock, path)
-    sock.listen(backlog)
-    return [[sock], *[[] for _ in range(count - 1)]]
+    try:
+        yield
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def _remove_stale(path: str) -> None:
+    """Raises OSError where somebody listens, or where no socket is."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a file that is no socket"
+        raise OSError(errno.EADDRINUSE, f"{kind} is there")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # one that is stopped, or busy, has a full queue
+        found = probe.connect_ex(path)
+    if found not in (errno.ECONNREFUSED, errno.ENOENT):
+        raise OSError(errno.EADDRINUSE, "another process listens there")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _socket(family: int, only_v6: bool) -> socket.socket:

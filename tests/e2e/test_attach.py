@@ -126,7 +126,7 @@ def test_each_leader_has_a_socket_of_its_own(model_folder, tmp_path):
     more = {"options": Options(attach=str(tmp_path / "a")), "frontends": 0}
     with SidecarServer(args, 0, **more), SidecarServer(args, 1, **more):
         assert {path.name for path in tmp_path.iterdir()} == {"a", "a.1"}
-        with pytest.raises(ServerError, match="another scheduler listens there"):
+        with pytest.raises(ServerError, match="another process listens there"):
             SidecarServer(args, 1, **more)
     assert not list(tmp_path.iterdir())
 

@@ -322,10 +322,10 @@ def test_a_scheduler_that_ends_takes_its_child_along(sidecar):
         while chunk := client.chunk():
             body += chunk
         assert b'"code":503' in body and body.endswith(b"data: [DONE]\n\n")
-    until(lambda: _ended(pid))
+    until(lambda: ended(pid))
 
 
-def _ended(pid):
+def ended(pid):
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] in "ZX"
 

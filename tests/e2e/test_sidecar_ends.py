@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 from tests import tiny_tokenizer
-from tests.e2e.test_sidecar import sidecar, stream, until  # noqa: F401
+from tests.e2e.test_attach import ROOT, Outside
+from tests.e2e.test_sidecar import ended, sidecar, stream, until  # noqa: F401
 from tests.http_client import Client
 from tpc_server import ModelConfig, ServerArgs
-from tpc_server.link import children
+from tpc_server.link import children, protocol
 from tpc_server.link import server as link_server
 from tpc_server.link.children import Seat
 from tpc_server.link.server import ServerError, SidecarServer
@@ -69,13 +72,15 @@ def test_a_push_that_waits_returns_when_its_process_dies(sidecar, cores):  # noq
         assert done and all(done)
 
 
-def test_a_process_that_dies_before_its_first_word_is_replaced(sidecar, hurt):  # noqa: F811
+def test_a_process_that_dies_before_its_first_word_is_replaced(
+    sidecar, hurt, capfd  # noqa: F811
+):  # fmt: skip
     run = sidecar()
     hurt(signal.SIGKILL, 3)
     os.kill(run.pid(), signal.SIGKILL)
     assert run.ask().status == 200
     assert run.server.seats[0].restarts == 4
-    assert "SIGKILL" in run.server.seats[0].failure
+    assert capfd.readouterr().err.count("did not start: killed by SIGKILL") == 3
 
 
 def test_the_first_process_that_dies_so_is_told(model_folder, hurt):
@@ -190,3 +195,134 @@ def test_ends_of_several_processes_are_waited_for_together(model_folder, monkeyp
         os.kill(pid, signal.SIGSTOP)
     server.shutdown()
     assert said == [1, 1, 2, 2] and not server.processes()
+
+
+_SCHEDULER = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+from tests.fake_scheduler import FakeScheduler
+from tpc_server import ModelConfig, Options, ServerArgs
+from tpc_server.link.server import SidecarServer
+model, attach = sys.argv[1:]
+server = SidecarServer(
+    ServerArgs(model_path=model, port=0, log_level="error", skip_server_warmup=True,
+               model_config=ModelConfig(context_len=4096, vocab_size=258)),
+    options=Options(attach=attach),
+)
+scheduler = FakeScheduler(server, manual=True)
+print(server.http_port, *server.processes(), flush=True)
+for line in sys.stdin:
+    if line == "step\\n":
+        scheduler.step()
+    elif line == "fork\\n" and not os.fork():  # a helper, which inherits all
+        while os.read(0, 100):
+            pass
+        os._exit(0)
+    print(len(scheduler.live), flush=True)
+"""
+
+
+def test_a_scheduler_is_dead_although_a_child_of_its_lives(model_folder, tmp_path):
+    """Which has inherited its ends of all links: the processes tell, not the sockets."""
+    attach = tmp_path / "attach.sock"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SCHEDULER, str(model_folder), str(attach)],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    write, read = process.stdin, process.stdout
+
+    def order(line):
+        write.write(line + "\n")
+        write.flush()
+        return int(read.readline())
+
+    outside = None
+    try:
+        port, pid = [int(word) for word in process.stdout.readline().split()]
+        outside = Outside(attach)
+        until(lambda: outside.status("/model_info") == 200)
+        addresses = [("127.0.0.1", port), outside.address]
+        clients = [Client(address) for address in addresses]
+        for client in clients:
+            client.request("POST", "/generate", {"text": "abc", "stream": True})
+        until(lambda: order("look") == 2)
+        order("step")
+        for client in clients:
+            assert client.head()[0] == 200
+            client.chunk()
+        order("fork")
+        process.kill()
+        process.wait()
+        for client in clients:
+            body = b"".join(iter(client.chunk, b""))
+            assert b'"code":503' in body and body.endswith(b"data: [DONE]\n\n")
+            client.close()
+        until(lambda: ended(pid))
+        until(lambda: outside.status() == 503)
+        assert outside.end() == 0
+    finally:
+        if outside is not None and outside.process.poll() is None:
+            outside.process.kill()
+            outside.process.wait()
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_a_child_is_dead_although_a_child_of_its_lives(sidecar, monkeypatch):  # noqa: F811
+    """Which keeps its end of the link open."""
+    run = sidecar()
+    seat = run.server.seats[0]
+    spawn = subprocess.Popen
+    reading, writing = os.pipe()
+
+    def popen(command, pass_fds=(), **more):
+        # A shell leaves one behind that holds everything, and becomes the frontend.
+        shell = ["bash", "-c", f'cat <&{reading} >/dev/null & exec "$@"', "bash", *command]
+        return spawn(shell, pass_fds=[*pass_fds, reading], **more)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    try:
+        os.kill(run.pid(), signal.SIGKILL)
+        assert run.ask().status == 200
+        monkeypatch.undo()
+        pid = run.pid()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: run.server.processes() and run.pid() != pid)
+        assert run.ask().status == 200 and seat.restarts == 2
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_another_version_is_refused_in_one_line_on_both_sides(
+    sidecar, model_folder, tmp_path, monkeypatch, capfd  # noqa: F811
+):  # fmt: skip
+    """A package that was replaced under a running scheduler; an attached frontend of its own."""
+    attach = tmp_path / "attach.sock"
+    run = sidecar(options={"attach": str(attach)})
+    old = run.pid()
+    facts = protocol.facts()
+    monkeypatch.setattr(protocol, "facts", lambda: [*facts, "option new"])
+    capfd.readouterr()
+    said = ""
+
+    def told(*texts):
+        nonlocal said
+        said += capfd.readouterr().err
+        return all(text in said for text in texts)
+
+    assert run.server.reload()
+    until(lambda: told("did not start: it speaks protocol", "process is refused: it speaks"))
+    assert run.server.processes() == [old] and run.ask().status == 200
+    outside = Outside(attach)
+    until(lambda: told("could not be attached: it speaks", "not attached: it speaks protocol"))
+    assert outside.status() == 503
+    monkeypatch.setattr(protocol, "facts", lambda: facts)  # the scheduler is restarted
+    until(lambda: outside.status() == 200)
+    assert outside.end() == 0
+    monkeypatch.setattr(protocol, "facts", lambda: [*facts, "option new"])
+    with pytest.raises(ServerError, match="both must be of one version"):
+        SidecarServer(ServerArgs(model_path=str(model_folder), port=0, log_level="error"))

@@ -23,7 +23,7 @@ def test_packages_of_the_schedulers_python_are_not_the_childs(tmp_path):
     ask = f"""
 import sys
 sys.path.append({str(site)!r})
-from tpc_server.link.children import child_command
+from tpc_server.link.process import child_command
 import json, tpc_server
 print(json.dumps([tpc_server.__file__, child_command()]))
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -257,6 +258,49 @@ def test_memory_that_could_be_taken_back_is_refused():
 def test_received_descriptors_end_with_the_process(pair):
     assert not os.get_inheritable(pair.link.mesh.region.fd)
     assert not any(os.get_inheritable(event.fileno()) for event in pair.link.mesh.events)
+
+
+def test_a_peer_is_gone_with_its_process(pair):
+    """Another one has inherited its end of the socket, and lives."""
+    ours, theirs = socket.socketpair()
+    fd = theirs.fileno()
+    line = '{\\"failed\\": \\"last words\\"}'
+    program = f'exec 9<&0; cat <&9 >/dev/null & echo "{line}" >&{fd}; exit 0'
+    process = subprocess.Popen(["bash", "-c", program], stdin=subprocess.PIPE, pass_fds=[fd])
+    theirs.close()
+    before = len(os.listdir("/proc/self/fd"))
+    channel = Channel(ours)
+    channel.watch(process.pid)
+    assert len(channel.filenos()) == 2
+    assert channel.wait(20) == {"failed": "last words"}
+    with pytest.raises(link_messages.LinkClosed, match="process at the other end has ended"):
+        channel.wait(20)
+    ours.setblocking(False)
+    with pytest.raises(BlockingIOError):  # the socket alone would not have told
+        ours.recv(1)
+    channel.close()
+    assert channel.filenos() == [] and len(os.listdir("/proc/self/fd")) == before - 1
+    process.communicate()
+
+
+def test_a_link_ends_with_its_process(pair):
+    """The scheduler sleeps on it, too."""
+    hub = Hub(lambda: None)
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    pair.link.channel.watch(process.pid)
+    pair.link._poll.register(pair.link.channel.filenos()[1])
+    hub.add(pair.link)
+    assert not hub.wait(1)
+    process.communicate()
+    assert not hub.wait(20) and pair.link.gone
+
+
+def test_who_made_the_pair_is_the_other_end(pair):
+    pair.far.watch()
+    assert not pair.far._ended()
+    (_, process) = pair.far.filenos()
+    with open(f"/proc/self/fdinfo/{process}") as file:
+        assert f"Pid:\t{os.getpid()}\n" in file.read()
 
 
 def _in_thread(call: Callable[[], Any]) -> None:

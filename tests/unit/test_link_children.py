@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from tpc_server.link.children import SLOTS, Seat, StartError
+from tpc_server.link.children import SLOTS, Seat
 from tpc_server.link.hub import Hub
+from tpc_server.link.process import StartError
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(20)
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[control.ControlSocket]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(control, "_PATIENCE_S", 1000.0)
-    made = control.ControlSocket(4711, lambda word: {"ok": True, "word": word})
+    made = control.ControlSocket(4711, lambda word: {"ok": True, "word": word}, print)
     yield made
     made.close()
 
@@ -61,3 +61,38 @@ def test_closing_hangs_up(opened: control.ControlSocket) -> None:
         opened.serve()
         opened.close()
         assert silent.recv(100) == b""
+
+
+def test_who_says_nothing_longest_makes_room(opened: control.ControlSocket) -> None:
+    first = _silent(opened)
+    opened.serve()
+    others = []
+    for _ in range(control._PEERS_MOST):
+        others.append(_silent(opened))
+        opened.serve()
+    assert first.recv(100) == b""
+    others[-1].sendall(b"status\n")
+    while len(opened._peers) == control._PEERS_MOST:
+        opened.serve()
+    assert others[-1].recv(100) == b'{"ok": true, "word": "status"}\n'
+    for sock in (first, *others):
+        sock.close()
+
+
+def test_a_server_that_answers_keeps_its_socket(opened: control.ControlSocket) -> None:
+    """Another one on the same port of another address, or in another network namespace."""
+    with pytest.raises(OSError, match="another process listens there"):
+        control.ControlSocket(4711, lambda word: {}, print)
+    assert opened.path.exists()
+    opened.close()
+    assert not opened.path.exists()
+
+
+def test_what_a_killed_server_has_left_is_taken(opened: control.ControlSocket) -> None:
+    opened._listener._place.sock.close()
+    assert opened.path.exists()
+    second = control.ControlSocket(4711, lambda word: {"word": word}, print)
+    opened.close()  # not its path any more
+    assert second.path.exists()
+    second.close()
+    assert not second.path.exists()

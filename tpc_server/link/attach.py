@@ -17,9 +17,9 @@ from typing import Any, Final
 from ..affinity.sglang_rules import plan_for_server
 from ..doorman import Doorman
 from ..listen import Bound, ListenError, bind
-from . import plain
+from . import plain, protocol
 from .frontend import FAILED, GONE, metrics_of, serve
-from .messages import Channel, LinkClosed
+from .messages import Channel, LinkClosed, text_of
 
 _RETRY_S: Final = 0.2
 _CONFIG_S: Final = 10.0
@@ -115,9 +115,12 @@ def _scheduler(path: str, door: _Door) -> tuple[Channel, dict[str, Any]]:
                 continue
             channel = Channel(sock)
             try:
+                channel.watch()
+                channel.send({"hello": protocol.hello()})
                 message = channel.wait(_CONFIG_S)
-                if message.get("refused", refusal) != refusal:
-                    refusal = str(message["refused"])
+                said = text_of(message, "refused")
+                if said and said != refusal:
+                    refusal = said
                     print(f"tpc-server: not attached: {refusal}", file=sys.stderr, flush=True)
                 message["config"] = dict(message["config"])
                 return channel, message

@@ -6,32 +6,27 @@ takes new connections, and for a while others that finish what they have (after 
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from ..metrics.area import MetricsArea
+from . import protocol
 from .hub import Hub
 from .link import START_S, Link, attached
-from .messages import Channel, LinkClosed
+from .messages import Channel, LinkClosed, text_of
+from .process import StartError, child_environment, epitaph, kill
 
 _LONG_LIVED_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 _KILL_S: Final = 2.0
 _GONE: Final = "a frontend process is gone ({}); its requests are aborted"
+_NOT_STARTED: Final = "a frontend process did not start: {}"
 _NOT_REPLACED: Final = "no reload: the new frontend process is gone ({}), the old one stays"
 SLOTS: Final = 8  # a seat's processes at most, and their places in the metrics
-
-
-class StartError(Exception):
-    """A frontend process could not start; the text says why."""
 
 
 class Starting:
@@ -66,8 +61,8 @@ class Seat:
         self.link: Link | None = None
         self._starting: Starting | None = None
         self._retired: list[Link] = []
-        # Processes to be reaped, and what is said then, with how it ended.
-        self._dying: list[tuple[Any, str]] = []
+        # Processes to be reaped, what is said then, with how it ended, and when they are killed.
+        self._dying: list[tuple[Any, str, float]] = []
         self._pause_s = _FIRST_PAUSE_S
         self._retry_at = 0.0
         self._warm = False  # a process has had its warm-up answered
@@ -94,21 +89,26 @@ class Seat:
                 ours.close()
                 raise StartError(f"{self._command[0]} does not start: {error}") from None
         channel = Channel(ours)
+        channel.watch(process.pid)
+        self._starting = Starting(process, channel, self._free_slot())
+        self._hub.expect(channel)
+
+    def _welcome(self, starting: Starting) -> None:
+        """What a process is told once it has said who it is."""
         words: dict[str, Any] = {
             "config": self._next_config(),
             "listeners": [len(group) for group in self.listeners],
         }
         fds = [sock.fileno() for group in self.listeners for sock in group]
-        slot = self._free_slot()
         if self._metrics is not None:
             area = self._metrics
-            words["metrics"] = [area.region.size, area.slots, slot, area.cores]
+            words["metrics"] = [area.region.size, area.slots, starting.slot, area.cores]
             fds.append(self._metrics.region.fd)
         if self._registry_fd >= 0:
             words["registry"] = True
             fds.append(self._registry_fd)
-        channel.post(words, fds)  # inside of a scheduler's call it may be, and read later
-        self._starting = Starting(process, channel, slot)
+        starting.channel.post(words, fds)  # inside of a scheduler's call it may be, and read later
+        starting.since = time.monotonic()
 
     def _next_config(self) -> dict[str, Any]:
         """Of the next process. It need not warm up a scheduler that has answered the one before,
@@ -152,8 +152,12 @@ class Seat:
         except TimeoutError:
             message = None
         except LinkClosed:
-            self.failure = _epitaph(starting.process, wait_s and 0.5)
-            self._give_up(starting)
+            if wait_s:
+                self.failure = epitaph(starting.process, 0.5)
+                self._give_up(starting)
+            else:
+                self.failure = "it has ended"
+                self._give_up(starting, line=_NOT_STARTED)  # told when it is known how it ended
             return
         if message is None:
             if time.monotonic() - starting.since > START_S:
@@ -161,8 +165,17 @@ class Seat:
                 self._give_up(starting)
             return
         if "refused" in message:
-            self.failure = str(message["refused"])
+            self.failure = text_of(message, "refused")
             self._give_up(starting)
+            return
+        if "hello" in message:
+            why = protocol.refusal(message["hello"])
+            if why:  # another package may lie there since we were started
+                self.failure = why
+                starting.channel.post({"refused": why})
+                self._give_up(starting, _KILL_S)
+            else:
+                self._welcome(starting)
             return
         try:
             link = attached(starting.channel, message.get("mesh"), self._stall_s)
@@ -171,6 +184,7 @@ class Seat:
             self._give_up(starting)
             return
         self._starting = None
+        self._hub.forget(starting.channel)
         link.process = starting.process
         link.slot = starting.slot
         if self.link is not None:  # a reload: the old one goes on until the new one accepts
@@ -178,23 +192,26 @@ class Seat:
         self.link = link
         self._hub.add(link)
 
-    def _give_up(self, starting: Starting) -> None:
+    def _give_up(self, starting: Starting, patience_s: float = 0.0, line: str = "") -> None:
         self._starting = None
+        self._hub.forget(starting.channel)
         starting.channel.close()
-        _kill(starting.process)
-        self._dying.append((starting.process, ""))
+        if not patience_s:
+            kill(starting.process)
+        line = "" if self.stopping else line
+        self._dying.append((starting.process, line, time.monotonic() + patience_s))
         self.reloading = False
         if self.link is None:
             self._later()
-        if not self.stopping:
-            self._log(f"a frontend process did not start: {self.failure}")
+        if not self.stopping and not line:
+            self._log(_NOT_STARTED.format(self.failure))
 
     def _unstarted(self, error: StartError) -> None:
         """Inside of a scheduler's call, which must not pay for what the machine lacks."""
         self.failure = str(error)
         if self.link is None:
             self._later()
-        self._log(f"a frontend process did not start: {self.failure}")
+        self._log(_NOT_STARTED.format(self.failure))
 
     def _later(self) -> None:
         self._retry_at = time.monotonic() + self._pause_s
@@ -260,10 +277,10 @@ class Seat:
     def _bury(self, link: Link) -> None:
         lived = time.monotonic() - link.since
         self._hub.bury(link)
-        _kill(link.process)
+        kill(link.process)
         if link in self._retired:
             self._retired.remove(link)
-            self._dying.append((link.process, ""))
+            self._dying.append((link.process, "", 0.0))
             return
         # One that was to be replaced, and was not told so yet, stays.
         serving = [old for old in self._retired if not old.retired and not old.gone]
@@ -277,18 +294,20 @@ class Seat:
         else:
             self._later()
         line = _GONE if self.link is None else _NOT_REPLACED
-        self._dying.append((link.process, "" if self.stopping or link.failure else line))
+        self._dying.append((link.process, "" if self.stopping or link.failure else line, 0.0))
         if link.failure and not self.stopping:
             self._log(line.format(link.failure))
 
     def _reap(self) -> None:
         """Never waits: a process takes its time to die, and this is a scheduler's."""
         left = []
-        for process, line in self._dying:
+        for process, line, kill_at in self._dying:
             if process.poll() is None:
-                left.append((process, line))
+                if time.monotonic() > kill_at > 0.0:
+                    kill(process)
+                left.append((process, line, kill_at))
             elif line:
-                self._log(line.format(_epitaph(process)))
+                self._log(line.format(epitaph(process)))
         self._dying = left
 
     def processes(self) -> list[int]:
@@ -328,74 +347,11 @@ class Seat:
                 if link.process.poll() is not None:
                     break
                 time.sleep(0.01)
-            _kill(link.process)
+            kill(link.process)
             self._hub.bury(link)
             link.process.wait()
         self._retired.clear()
         self.link = None
-        for process, _ in self._dying:
+        for process, _, _ in self._dying:
+            kill(process)
             process.wait()
-
-
-def _kill(process: Any) -> None:
-    if process.poll() is None:
-        try:
-            process.send_signal(signal.SIGKILL)
-        except OSError:
-            pass
-
-
-def _epitaph(process: Any, wait_s: float = 0) -> str:
-    """How a process ended, as far as that is known."""
-    try:
-        status = process.wait(timeout=wait_s)
-    except subprocess.TimeoutExpired:
-        return "it closed its link"
-    if status < 0:
-        try:
-            return f"killed by {signal.Signals(-status).name}"
-        except ValueError:  # a real-time signal
-            return f"killed by signal {-status}"
-    return f"exit status {status}"
-
-
-def child_environment() -> dict[str, str]:
-    """The environment of a child: our package is found where it is here, nothing else of ours."""
-    drop = ("PYTHONPATH", "PYTHONHOME", "PYTHON_GIL", "PYTHONSTARTUP", "VIRTUAL_ENV")
-    env = {name: value for name, value in os.environ.items() if name not in drop}
-    env["PYTHON_GIL"] = "0"
-    return env
-
-
-def child_command() -> list[str]:
-    """The interpreter without a GIL, and what runs the frontend with the package of this process.
-
-    Raises StartError with what to do when there is none.
-    """
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        python = sys.executable
-    else:
-        from ..bootstrap.prepared import prepared_python
-
-        found = prepared_python()
-        if found is None:
-            raise StartError(
-                "no free-threaded interpreter is prepared: run `tpc-server setup` first"
-            )
-        python = str(found)
-    # Not by the module path: beside an installed package lie others, for this process's Python.
-    home = Path(__file__).resolve().parents[1]
-    code = f"home = {str(home)!r}\n{_CHILD}"
-    return [python, "-P", "-c", code]
-
-
-_CHILD: Final = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location(
-    "tpc_server", home + "/__init__.py", submodule_search_locations=[home]
-)
-sys.modules["tpc_server"] = package = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(package)
-from tpc_server.link.frontend import main
-sys.exit(main(sys.argv[1:]))
-"""

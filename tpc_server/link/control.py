@@ -18,9 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from .listening import Listener
+
 _MOST: Final = 4096
 _PATIENCE_S: Final = 0.5
 _SOON_MS: Final = 20
+_PEERS_MOST: Final = 16  # who says nothing longest is hung up on
 
 
 class ControlError(Exception):
@@ -48,32 +51,28 @@ def _uid() -> int:
 class ControlSocket:
     """The listening end. `answer` gets a command and says what happened."""
 
-    def __init__(self, port: int, answer: Callable[[str], dict[str, Any]]) -> None:
-        """Raises OSError or ControlError when there can be no socket."""
+    def __init__(
+        self, port: int, answer: Callable[[str], dict[str, Any]], log: Callable[[str], None]
+    ) -> None:
+        """Raises OSError or ControlError when there can be no socket. A server on another address
+        of the same port may have it already."""
         self._answer = answer
         self._peers: list[tuple[socket.socket, float]] = []  # not heard yet, and until when
         self.path = folder() / f"{port}.sock"
-        self.path.unlink(missing_ok=True)  # of a server that was killed: the port is ours
-        self._sock = socket.socket(socket.AF_UNIX)
-        self._sock.setblocking(False)
-        self._sock.bind(str(self.path))
-        os.chmod(self.path, 0o600)
-        self._sock.listen(4)
+        self._listener = Listener(str(self.path), log)
 
     def fileno(self) -> int:
-        """For poll."""
-        return self._sock.fileno()
+        """For poll; -1 while it makes no sense."""
+        return self._listener.fileno()
 
     def serve(self) -> None:
         """Answer who waits, without waiting for who dawdles: that one is hung up on in the end."""
         now = time.monotonic()
-        while True:
-            try:
-                peer, _ = self._sock.accept()
-            except OSError:
-                break
+        for peer in self._listener.accept():
             peer.setblocking(False)
             self._peers.append((peer, now + _PATIENCE_S))
+        while len(self._peers) > _PEERS_MOST:
+            self._peers.pop(0)[0].close()
         for entry in self._peers[:]:
             peer, until = entry
             if self._heard(peer) or now > until:
@@ -97,11 +96,10 @@ class ControlSocket:
 
     def close(self) -> None:
         """Stop listening."""
-        self._sock.close()
+        self._listener.close()
         for peer, _ in self._peers:
             peer.close()
         self._peers.clear()
-        self.path.unlink(missing_ok=True)
 
 
 class Operators:
@@ -110,22 +108,26 @@ class Operators:
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._poll = select.poll()
-        self._poll.register(server.wake_fileno(), select.POLLIN)
         self._socket: ControlSocket | None = None
         if not server.http_port:
             return
         try:
-            self._socket = ControlSocket(server.http_port, self._answer)
+            self._socket = ControlSocket(server.http_port, self._answer, self._warn)
         except (OSError, ControlError) as error:
             server.setup.log("debug", f"`tpc-server status` will not work: {error}")
-            return
-        self._poll.register(self._socket.fileno(), select.POLLIN)
+
+    def _warn(self, text: str) -> None:
+        self._server.setup.log("warning", text)
 
     def wait(self, timeout_ms: int) -> None:
         """Until something worth a look happened, or the time is up."""
         hurried = self._socket is not None and self._socket.hurried
-        self._poll.poll(_SOON_MS if hurried else timeout_ms)
+        poll = select.poll()
+        poll.register(self._server.wake_fileno(), select.POLLIN)
+        asked = self._socket.fileno() if self._socket is not None else -1
+        if asked >= 0:
+            poll.register(asked, select.POLLIN)
+        poll.poll(_SOON_MS if hurried else timeout_ms)
         self._server.wait_event(0)
         if self._socket is not None:
             self._socket.serve()

@@ -22,11 +22,11 @@ from typing import Any, Final
 
 from ..affinity import pin
 from ..log import LogWriter
-from . import plain
+from . import plain, protocol
 from .attached import describe
-from .messages import Channel, LinkClosed
+from .messages import Channel, LinkClosed, text_of
 
-_CONFIG_S: Final = 60.0
+_CONFIG_S: Final = 24 * 3600.0  # while the scheduler's process is there it will say something
 _SETTLE_S: Final = 0.3
 _PR_SET_PDEATHSIG: Final = 1
 SCHEDULER_GONE: Final = "the scheduler has ended"
@@ -43,9 +43,14 @@ def main(argv: list[str]) -> int:
     channel = Channel(socket.socket(fileno=given.sidecar))
     _follow_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the scheduler decides
+    channel.watch()
+    channel.send({"hello": protocol.hello()})
     try:
         message = channel.wait(_CONFIG_S)
     except (TimeoutError, LinkClosed):
+        return 1
+    if refused := text_of(message, "refused"):
+        print(f"tpc-server: error: this frontend process is refused: {refused}", file=sys.stderr)
         return 1
     fds = channel.take_fds()
     registry_fd = fds.pop() if message.get("registry") else -1
@@ -177,7 +182,9 @@ class _Life:
         signal.signal(signal.SIGHUP, self._on_hangup)
         signal.signal(signal.SIGTERM, self.on_term)
         poll = select.poll()
-        poll.register(self._channel.fileno(), select.POLLIN)
+        ends = self._channel.filenos()
+        for fd in ends:
+            poll.register(fd, select.POLLIN)
         poll.register(frontend.wake_fileno(), select.POLLIN)
         poll.register(wake_r, select.POLLIN)
         while True:
@@ -188,7 +195,7 @@ class _Life:
                 if fd == wake_r:
                     with contextlib.suppress(BlockingIOError):
                         os.read(wake_r, 64)
-                elif fd == self._channel.fileno():
+                elif fd in ends:
                     if not self._listen():
                         return self._end(SCHEDULER_GONE, GONE)
                 else:

@@ -11,12 +11,20 @@ import threading
 import time
 from _thread import get_ident
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..boundary.port import IngressRequest
 from .link import Link
+from .messages import Channel
 
 _TEND_NS: Final = 50_000_000
+
+
+class Extra(Protocol):
+    """A socket that is no link; a descriptor of -1: there is nothing to wait for now."""
+
+    def fileno(self) -> int: ...
+    def serve(self) -> None: ...
 
 
 class Hub:
@@ -25,7 +33,8 @@ class Hub:
     def __init__(self, tend: Callable[[], None]) -> None:
         """`tend` looks after processes: called a few times a second, and when one has ended."""
         self.links: tuple[Link, ...] = ()
-        self.extra: dict[int, Callable[[], None]] = {}  # descriptors of others, by what they call
+        self.extra: list[Extra] = []
+        self.coming: tuple[Channel, ...] = ()  # of who has not said yet where its rings are
         self.closed = False
         self._tend = tend
         self._tended_ns = 0
@@ -41,6 +50,16 @@ class Hub:
         """A new link: pushes reach it from now on."""
         with self.lock:
             self.links = (*self.links, link)
+
+    def expect(self, channel: Channel) -> None:
+        """Somebody comes: what is said there is seen to at once."""
+        with self.lock:
+            self.coming = (*self.coming, channel)
+
+    def forget(self, channel: Channel) -> None:
+        """That one has come, or does not any more."""
+        with self.lock:
+            self.coming = tuple([other for other in self.coming if other is not channel])
 
     def bury(self, link: Link) -> None:
         """A link whose process is gone: its requests are aborted, its memory let go."""
@@ -133,25 +152,29 @@ class Hub:
                     armed.disarm(False)
                 return True
         # A signal's handler may close everything meanwhile, on this thread.
-        watched = [(link, link.fileno(), link.channel.fileno()) for link in links]
+        watched = [(link, link.fileno(), link.channel.filenos()) for link in links]
+        coming = [fd for channel in self.coming for fd in channel.filenos()]
         poll = select.poll()
-        for fd in (*self.extra, *[fd for _, bell, channel in watched for fd in (bell, channel)]):
+        extra = {one.fileno(): one for one in self.extra}
+        for fd in (*extra, *coming, *[fd for _, bell, ends in watched for fd in (bell, *ends)]):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)
         rung = {fd for fd, _ in poll.poll(timeout_ms)}
         found = False
-        for link, bell, channel in watched:
+        for link, bell, ends in watched:
             here = bell in rung
             link.disarm(here)
             found = found or here
-            if channel in rung and not link.gone:
+            if not rung.isdisjoint(ends) and not link.gone:
                 link.hear()
                 self.tend(now=True)
+        if not rung.isdisjoint(coming):
+            self.tend(now=True)
         for fd in rung:
-            serve = self.extra.get(fd)
-            if serve is not None:
+            one = extra.get(fd)
+            if one is not None:
                 with self.lock:
-                    serve()
+                    one.serve()
         return found
 
     def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:

@@ -61,7 +61,8 @@ class Link(SchedulerPort):
         self._turned_ns = 0  # last sign of a turning core
         self._heartbeats = [mesh.counters_at(core) for core in range(mesh.n)]
         self._poll = select.poll()
-        self._poll.register(channel.fileno(), select.POLLIN)
+        for fd in channel.filenos():
+            self._poll.register(fd, select.POLLIN)
         self._hearing = threading.Lock()  # a push that waits hears too, on its own thread
         self._readers = self._frames  # of what is pushed, once there may be any
         self._frames: Sequence[Sender] = ()

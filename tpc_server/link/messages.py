@@ -1,14 +1,16 @@
 """What the two ends of a link's socket say to each other. Owner: one thread an end.
 
-A UNIX stream socket carries lines of JSON, and with the first of them descriptors:
+A UNIX stream socket carries lines of JSON, and with two of them descriptors:
 
-    scheduler -> frontend   {"config": …}                    listening sockets
+    frontend -> scheduler   {"hello": [protocol, release]}
+    scheduler -> frontend   {"config": …} or {"refused": …}  listening sockets
     frontend -> scheduler   {"mesh": …} or {"refused": …}    the region, the doorbells
     frontend -> scheduler   {"accepting": true}, {"ready": true}, {"failed": text}, {"reload": true}
     scheduler -> frontend   {"retire": seconds}, {"drain": seconds}, {"stop": true}
 
-The end of the stream is the end of the peer; so is whatever cannot be read. Standard library only:
-one end is a scheduler.
+The end of the stream is the end of the peer; so is whatever cannot be read, and the end of its
+process: another that inherited the socket may hold it open. Standard library only: one end is a
+scheduler.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import os
 import select
 import socket
+import struct
 import threading
 import time
 from array import array
@@ -29,6 +32,7 @@ _SEND_S: Final = 5.0
 _MOST_FDS: Final = 4096  # of one peer, not taken yet
 _TEXT: Final = 500
 _FD_BYTES: Final = array("i").itemsize
+_CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
 
 
 class LinkClosed(Exception):
@@ -45,11 +49,27 @@ class Channel:
         self._fds: list[int] = []
         self._out: deque[tuple[memoryview, list[int]]] = deque()
         self._broken = False  # nobody reads what is sent
+        self._process = -1  # of the peer, a pidfd
         self._sending = threading.Lock()  # a push that waits hears, and so sends, on its own thread
 
     def fileno(self) -> int:
         """For poll; -1 once closed."""
         return self.sock.fileno()
+
+    def watch(self, pid: int = 0) -> None:
+        """The peer ends with that process; without a number, the one that connected, listened, or
+        made the pair. Where it cannot be told, the socket alone says it."""
+        if not pid:
+            raw = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid = _CREDENTIALS.unpack(raw)[0]
+        try:
+            self._process = os.pidfd_open(pid)
+        except (OSError, AttributeError):  # another namespace's; a system without it
+            pass
+
+    def filenos(self) -> list[int]:
+        """All that says something has happened, for poll; none once closed."""
+        return [fd for fd in (self.sock.fileno(), self._process) if fd >= 0]
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> bool:
         """One line; False when nobody reads it. What follows then would make no sense there."""
@@ -103,7 +123,16 @@ class Channel:
     def _sleep(self, event: int, seconds: float) -> None:
         poll = select.poll()
         poll.register(self.sock.fileno(), event)
+        if self._process >= 0:
+            poll.register(self._process, select.POLLIN)
         poll.poll(int(seconds * 1000) + 1)
+
+    def _ended(self) -> bool:
+        if self._process < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._process, select.POLLIN)
+        return bool(poll.poll(0))
 
     def wait(self, timeout_s: float) -> dict[str, Any]:
         """The next message. Raises TimeoutError, or LinkClosed at the end."""
@@ -122,9 +151,12 @@ class Channel:
         if b"\n" not in self._buffer:
             if self.sock.fileno() < 0:
                 raise LinkClosed("the link is closed")
+            ended = self._ended()  # before the look: what it said last is heard
             try:
                 self._fill()  # once: it may drip for ever
             except BlockingIOError:
+                if ended:
+                    raise LinkClosed("the process at the other end has ended") from None
                 return None
             if b"\n" not in self._buffer:
                 return None
@@ -139,6 +171,9 @@ class Channel:
         """Close this end, and descriptors nobody took."""
         for fd in self.take_fds():
             os.close(fd)
+        process, self._process = self._process, -1
+        if process >= 0:
+            os.close(process)
         self.sock.close()
 
     def _fill(self) -> None:
@@ -180,5 +215,10 @@ def text_of(message: dict[str, Any], key: str) -> str:
     said = message.get(key)
     if said is None:
         return ""
-    line = " ".join(said[:_TEXT].split()) if isinstance(said, str) else ""
+    return one_line(said, _TEXT)
+
+
+def one_line(said: Any, most: int) -> str:
+    """What a peer said, fit for one line of a log."""
+    line = " ".join(said[:most].split()) if isinstance(said, str) else ""
     return line.encode("utf-8", "replace").decode() or "?"

@@ -24,10 +24,11 @@ from ..listen import Bound, bind
 from ..metrics.area import MetricsArea
 from ..server_checks import check_arguments
 from . import plain
-from .children import SLOTS, Seat, StartError, child_command
+from .children import SLOTS, Seat
 from .control import ControlError, ControlSocket
 from .guests import GUEST_CORES, GUESTS, Guests
 from .hub import Hub
+from .process import StartError, child_command
 
 _LEAVE_S: Final = 3.0
 
@@ -74,7 +75,7 @@ class SidecarServer:
         self._control: ControlSocket | None = None
         self._closed = False
         ingress = len(plan.stage_cores("ingress"))
-        self._bound = Bound([], server_args.port + (port_offset or 0), None)
+        self._bound = Bound([], server_args.port + (port_offset or 0))
         if frontends:
             self._bound = bind(
                 server_args.host, self._bound.port, options.uds, ingress,
@@ -129,19 +130,19 @@ class SidecarServer:
         except OSError as error:
             raise StartError(f"cannot listen for frontends at {path}: {error}") from None
         self.guests = guests
-        self.hub.extra[guests.fileno()] = guests.serve
+        self.hub.extra.append(guests)
 
     def _open_control(self) -> None:
         """Operators' socket; a server without one serves as well."""
         if not self.http_port:
             return
         try:
-            control = ControlSocket(self.http_port, self._command)
+            control = ControlSocket(self.http_port, self._command, _log)
         except (OSError, ControlError) as error:
             _log(f"no control socket (`tpc-server reload` will not work): {error}")
             return
         self._control = control
-        self.hub.extra[control.fileno()] = control.serve
+        self.hub.extra.append(control)
 
     def _command(self, word: str) -> dict[str, Any]:
         if word == "reload":
