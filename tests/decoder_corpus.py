@@ -32,7 +32,26 @@ BASES: dict[str, dict[str, Any]] = {
         "max_tokens": 5,
     },
     "count": {"model": "tiny", "messages": [{"role": "user", "content": "a"}]},
-}
+    "vertex": {"instances": [{"text": "a"}]},
+    "weights": {},
+    "attach": {"hicache_storage_backend": "file"},
+    "pause": {},
+    "continue": {},
+    "open": {"capacity_of_str_len": 10},
+    "close": {"session_id": "a"},
+    "route": {
+        **dict.fromkeys(
+            ("attn_tp_size", "attn_cp_size", "attn_dp_size", "pp_size", "system_dp_size",
+             "page_size", "rank_port"), 1,
+        ),
+        **dict.fromkeys(
+            ("attn_tp_rank", "attn_cp_rank", "attn_dp_rank", "pp_rank", "system_dp_rank"), 0
+        ),
+        "rank_ip": "a",
+    },
+    "dp_rank": {"bootstrap_room": 1, "dp_rank": 0},
+    "query": {"bootstrap_rooms": [1]},
+}  # fmt: skip
 
 # JSON values as bytes: forms of numbers and strings that readers have been seen to differ in.
 NUMBERS: list[bytes] = [
@@ -83,6 +102,7 @@ WHOLE: list[bytes] = [
 
 def fields_of(kind: str) -> list[str]:
     """The declared names of a request type, and one it does not have."""
+    from tpc_server.contract import control, registry
     from tpc_server.contract.abort import ABORT_TABLE
     from tpc_server.contract.anthropic_fields import COUNT_TABLE, MESSAGES_TABLE
     from tpc_server.contract.fields import REFUSED, REQUEST_TABLE
@@ -93,9 +113,15 @@ def fields_of(kind: str) -> list[str]:
     tables: dict[str, Any] = {
         "generate": REQUEST_TABLE, "chat": CHAT_TABLE, "completion": COMPLETION_TABLE,
         "abort": ABORT_TABLE, "tokenize": TOKENIZE_TABLE, "detokenize": DETOKENIZE_TABLE,
-        "parse": PARSE_TABLE, "separate": SEPARATE_TABLE, "messages": MESSAGES_TABLE,
-        "count": COUNT_TABLE,
+        "messages": MESSAGES_TABLE, "count": COUNT_TABLE,
+        "parse": PARSE_TABLE, "separate": SEPARATE_TABLE, "weights": control.WEIGHTS_TABLE,
+        "attach": control.ATTACH_TABLE, "pause": control.PAUSE_TABLE,
+        "continue": control.CONTINUE_TABLE, "open": control.OPEN_TABLE,
+        "close": control.CLOSE_TABLE, "route": registry.ROUTE_TABLE,
+        "dp_rank": registry.DP_RANK_TABLE, "query": registry.QUERY_TABLE,
     }  # fmt: skip
+    if kind == "vertex":
+        return ["instances", "parameters", "rid", "of_no_type"]
     names = [row.name for row in tables[kind]]
     return [*names, *(REFUSED if kind == "generate" else ()), "of_no_type"]
 

@@ -22,16 +22,21 @@ from tpc_server.contract import (
     anthropic,
     chat,
     completion,
+    control,
     generate,
     json_body,
     parse,
+    registry,
     texts,
+    vertex,
 )
 from tpc_server.contract.errors import BadRequest, TooMuchHere
 from tpc_server.contract.limits import Limits
 from tpc_server.contract.openai import OpenAIFacts
 
-_MODULES: tuple[Any, ...] = (abort, anthropic, chat, completion, generate, parse, texts)
+MODULES: tuple[Any, ...] = (
+    abort, anthropic, chat, completion, control, generate, parse, registry, texts, vertex,
+)  # fmt: skip
 _LONG = 400  # longer outcomes are told by their digest
 
 
@@ -60,6 +65,16 @@ def decoders() -> dict[str, Callable[[bytes], Any]]:
         "detokenize": lambda body: texts.decode_detokenize(body, limits, 1000),
         "parse": lambda body: parse.decode_parse(body, facts),
         "separate": lambda body: parse.decode_separate(body, facts),
+        "vertex": lambda body: vertex.decode_vertex(native, body),
+        "weights": control.decode_weights,
+        "attach": control.decode_attach,
+        "pause": control.decode_pause,
+        "continue": control.decode_continue,
+        "open": control.decode_open,
+        "close": control.decode_close,
+        "route": registry.decode_route,
+        "dp_rank": registry.decode_dp_rank,
+        "query": registry.decode_query,
     }
 
 
@@ -75,14 +90,14 @@ def told(value: Any) -> str:
 
 def outcomes(parser: Callable[[bytes], Any], bodies: list[tuple[str, bytes]]) -> list[str]:
     """Of each body, read by `parser`."""
-    before = [module.parse_object for module in _MODULES]
-    for module in _MODULES:
+    before = [module.parse_object for module in MODULES]
+    for module in MODULES:
         module.parse_object = parser
     try:
         by_type = decoders()
         return [_outcome(by_type[kind], body) for kind, body in bodies]
     finally:
-        for module, kept in zip(_MODULES, before, strict=True):
+        for module, kept in zip(MODULES, before, strict=True):
             module.parse_object = kept
 
 

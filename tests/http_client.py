@@ -22,10 +22,13 @@ class Answer:
         return json.loads(self.body, parse_constant=_refuse)
 
     def events(self, cumulative: bool | None = None) -> list[Any]:
-        """The body's SSE data: JSON values, and the string [DONE]; checked by `stream_rules`."""
-        parts = self.body.split(b"\n\n")
-        found = [parse_event(part) for part in parts if part.startswith((b"data:", b"event:"))]
-        stream_rules.check(found, cumulative)
+        """The body's SSE data: JSON values, and the string [DONE].
+
+        The client has held them to `stream_rules`; `cumulative` demands more of native text.
+        """
+        watch = stream_rules.Watch(cumulative, halves=True)
+        found = watch.feed(self.body)
+        watch.end()
         return found
 
 
@@ -33,21 +36,15 @@ def _refuse(name: str) -> Any:
     raise AssertionError(f"{name} is no JSON")
 
 
-def parse_event(raw: bytes) -> Any:
-    """One SSE data line; with a name before it, that is the type of what it says."""
-    name, _, rest = raw.partition(b"\n")
-    if name.startswith(b"event: "):
-        event = json.loads(rest.removeprefix(b"data: "), parse_constant=_refuse)
-        assert event["type"] == name.removeprefix(b"event: ").decode(), raw
-        return event
-    data = raw.removeprefix(b"data: ")
-    return "[DONE]" if data == b"[DONE]" else json.loads(data, parse_constant=_refuse)
-
-
 class Client:
-    """One connection."""
+    """One connection. Every stream it reads is held to `stream_rules`, also one read in part.
 
-    def __init__(self, address: Any, timeout: float = 30.0, rcvbuf: int | None = None) -> None:
+    `halves`: half characters are part of the texts; the test compares them with the right ones.
+    """
+
+    def __init__(
+        self, address: Any, timeout: float = 30.0, rcvbuf: int | None = None, halves: bool = False
+    ) -> None:
         if isinstance(address, str):
             self.sock = socket.socket(socket.AF_UNIX)
         else:
@@ -57,6 +54,8 @@ class Client:
         self.sock.settimeout(timeout)
         self.sock.connect(address)
         self.buffer = b""
+        self._halves = halves
+        self._watch: stream_rules.Watch | None = None  # of the stream that is being read
 
     def __enter__(self) -> Client:
         return self
@@ -122,14 +121,24 @@ class Client:
             if status >= 200:
                 break
         pairs = (line.split(":", 1) for line in lines[1:] if line)
-        return status, {k.lower(): v.strip() for k, v in pairs}
+        headers = {k.lower(): v.strip() for k, v in pairs}
+        stream = headers.get("content-type", "").startswith("text/event-stream")
+        self._watch = stream_rules.Watch(halves=self._halves) if stream else None
+        return status, headers
 
     def chunk(self) -> bytes:
         """One chunk's data; b"" is the last."""
         size = int(self.until(b"\r\n"), 16)
         data = self.take(size)
         assert self.take(2) == b"\r\n"
+        self._seen(data, not data)
         return data
+
+    def _seen(self, data: bytes, last: bool) -> None:
+        if self._watch is not None:
+            self._watch.feed(data)
+            if last:
+                self._watch.end()
 
     def answer(self, method: str = "GET") -> Answer:
         """The next response, whole."""
@@ -142,10 +151,12 @@ class Client:
                 body += piece
         elif "content-length" in headers:
             body = self.take(int(headers["content-length"]))
+            self._seen(body, True)
         else:
             while self.fill():
                 pass
             body, self.buffer = self.buffer, b""
+            self._seen(body, True)
         return Answer(status, headers, body)
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
@@ -154,7 +165,7 @@ class Client:
         return self.answer(method)
 
 
-def call(address: Any, method: str, path: str, body: Any = None) -> Answer:
+def call(address: Any, method: str, path: str, body: Any = None, halves: bool = False) -> Answer:
     """One request on a connection of its own."""
-    with Client(address) as client:
+    with Client(address, halves=halves) as client:
         return client.call(method, path, body)

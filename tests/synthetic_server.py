@@ -25,9 +25,9 @@ class Running:
         self.engine = engine
         self.address = ("127.0.0.1", server.http_port)
 
-    def call(self, method: str, path: str, body: Any = None) -> Answer:
-        """One request."""
-        return call(self.address, method, path, body)
+    def call(self, method: str, path: str, body: Any = None, halves: bool = False) -> Answer:
+        """One request; `halves`: see `Client`."""
+        return call(self.address, method, path, body, halves)
 
     def wait_for(self, running: int, seconds: float = 20.0) -> None:
         """The engine has so many requests, and none that waits."""

@@ -2,7 +2,7 @@
 
 Run by test_openai_client.py as a program: `openai_client_checks.py URL` prints one JSON object,
 name of a check -> "" or what went wrong. The server says what stands between `SAY<` and `>` in the
-last message (or prompt).
+last message (or prompt). Every stream is held to the rules of all streams as its bytes come.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ import asyncio
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.stream_rules import Watch
 
 CHECKS: list[Callable[..., Any]] = []
 
@@ -241,12 +246,59 @@ async def async_stream_helper(client: Any) -> None:
     assert final.choices[0].message.content == "a b"
 
 
+class Watched:
+    """The bytes of an event stream, on their way to the client."""
+
+    whole = 0  # streams that were read to their end
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.watch = Watch()
+
+    def end(self) -> None:
+        self.watch.end()
+        Watched.whole += 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self.inner:
+            self.watch.feed(data)
+            yield data
+        self.end()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self.inner:
+            self.watch.feed(data)
+            yield data
+        self.end()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+def look(response: Any) -> None:
+    """A hook of the client's: event streams are read through `Watched`."""
+    import httpx2 as httpx
+
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        kind = httpx.SyncByteStream, httpx.AsyncByteStream
+        response.stream = type("Stream", (Watched, *kind), {})(response.stream)
+
+
+async def look_async(response: Any) -> None:
+    look(response)
+
+
 def main(url: str) -> dict[str, str]:
     """Run every check; name -> "" or the traceback."""
+    import httpx2 as httpx
     import openai
 
     found = {}
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+    http = httpx.Client(timeout=60, event_hooks={"response": [look]})
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, http_client=http) as client:
         for function in CHECKS:
             try:
                 if asyncio.iscoroutinefunction(function):
@@ -256,14 +308,17 @@ def main(url: str) -> dict[str, str]:
                 found[function.__name__] = ""
             except Exception:
                 found[function.__name__] = traceback.format_exc()
+    assert Watched.whole >= 10, f"{Watched.whole} streams were watched"
     return found
 
 
 async def _async(function: Callable[..., Any], url: str) -> None:
+    import httpx2 as httpx
     import openai
 
+    http = httpx.AsyncClient(timeout=60, event_hooks={"response": [look_async]})
     async with openai.AsyncOpenAI(
-        base_url=url, api_key="none", max_retries=0, timeout=60
+        base_url=url, api_key="none", max_retries=0, http_client=http
     ) as client:
         await function(client)
 

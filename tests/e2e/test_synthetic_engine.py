@@ -63,9 +63,9 @@ class Running:
         self.engine = engine
         self.address = ("127.0.0.1", server.http_port)
 
-    def generate(self, rid: str, stream: bool = False, **given: Any) -> Any:
+    def generate(self, rid: str, stream: bool = False, halves: bool = False, **given: Any) -> Any:
         body = {"text": "x", "rid": rid, "stream": stream, **given}
-        return call(self.address, "POST", "/generate", body)
+        return call(self.address, "POST", "/generate", body, halves)
 
     def until_idle(self) -> None:
         """The engine has no request left: what clients dropped was aborted."""
@@ -107,7 +107,8 @@ def test_text_cases(run: Running, rid: str) -> None:
     answer = run.generate(rid, sampling_params=params).json()
     assert answer["text"] == text
     assert answer["meta_info"]["finish_reason"] == finish
-    events = run.generate(rid, stream=True, sampling_params=params).events()
+    halves = "\ufffd" in text
+    events = run.generate(rid, stream=True, halves=halves, sampling_params=params).events()
     assert events.pop() == "[DONE]"
     assert "".join([event["text"] for event in events]) == text
     assert [event["meta_info"]["finish_reason"] for event in events[:-1]] == [None] * (

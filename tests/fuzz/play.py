@@ -39,7 +39,7 @@ class Player:
     def conn(self) -> Client:
         """The connection, opened when there is none."""
         if self._conn is None:
-            self._conn = Client(self.address, timeout=60)
+            self._conn = Client(self.address, timeout=60, halves=True)
         return self._conn
 
     def ask(self, ask: Ask, method: str = "POST") -> Answer:

@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from tests import stream_rules
+
 _LINGER_0: Final = struct.pack("ii", 1, 0)  # close() sends a reset
 
 Address = tuple[str, int]
@@ -166,8 +168,11 @@ class Conn:
         raise Wrong(f"a body without length: {headers}")
 
     async def events(self, headers: dict[str, str]) -> AsyncIterator[Any]:
-        """Data of an event stream: parsed JSON, and the text [DONE]. Ends with the response."""
-        rest = b""
+        """Data of an event stream: parsed JSON, and the text [DONE]. Ends with the response.
+
+        Wrong where it breaks a rule of every stream; what it says is judged by the caller.
+        """
+        watch = stream_rules.Watch(halves=True)
         chunked = headers.get("transfer-encoding") == "chunked"
         while True:
             if chunked:
@@ -184,21 +189,18 @@ class Conn:
                     break
                 data = bytes(self.buffer)
                 self.buffer.clear()
-            rest += data
-            *parts, rest = rest.split(b"\n\n")
-            for part in parts:
-                if not part.startswith(b":"):
-                    yield parse_event(part)
-        if rest:
-            raise Wrong(f"bytes after the last event: {rest[-200:]!r}")
+            for event in _ruled(watch.feed, data):
+                yield event
+        if chunked:  # else nobody can tell the end of the stream from that of the connection
+            _ruled(watch.end)
 
 
-def parse_event(raw: bytes) -> Any:
-    """One SSE data line; Wrong when it is anything else, NaN and infinity included."""
-    data = raw.removeprefix(b"data: ")
-    if data == raw:
-        raise Wrong(f"no data line: {raw[:200]!r}")
-    return "[DONE]" if data == b"[DONE]" else parse_json(data)
+def _ruled(look: Any, *given: bytes) -> Any:
+    """What a look at a stream finds; Wrong when that breaks a rule."""
+    try:
+        return look(*given)
+    except AssertionError as error:
+        raise Wrong(f"a rule of streams: {error}") from None
 
 
 def parse_json(data: bytes) -> Any:

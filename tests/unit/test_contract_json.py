@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.decoder_corpus import corpus
-from tests.decoder_outcomes import outcomes
+from tests.decoder_outcomes import MODULES, decoders, outcomes
 from tests.gil_env import clean_env, gil_env
 from tests.unit.test_contract_generate import limits
 from tpc_server.contract import json_body
@@ -43,6 +44,16 @@ def test_the_corpus_is_large_and_both_good_and_bad(expected: list[str]) -> None:
     refused = sum([text.startswith("refused: ") for text in expected])
     assert len(BODIES) > 10_000 and 1000 < len(BODIES) - refused < refused
     assert "jiter" in json_body.PARSERS  # what serves here
+
+
+def test_every_decoder_that_reads_json_is_in_the_corpus() -> None:
+    folder = Path(json_body.__file__).parent
+    reading = {
+        path.stem for path in folder.glob("*.py")
+        if re.search(r"import .*\bparse_object\b", path.read_text())
+    }  # fmt: skip
+    assert reading == {module.__name__.rpartition(".")[2] for module in MODULES}
+    assert {kind for kind, _ in BODIES} == set(decoders())
 
 
 @pytest.mark.parametrize("name", json_body.PARSERS)

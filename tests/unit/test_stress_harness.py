@@ -16,7 +16,7 @@ from tests.stress.client import Client, Config, Report
 from tests.stress.clock import Awake, until
 from tests.stress.faults import DRAIN, PAUSE, STOP, THROW, Injury, Loose, injuries, unexplained
 from tests.stress.openai import CHAT, COMPLETIONS, OpenAICheck, check_openai, convert
-from tests.stress.wire import Wrong, chunked_request, parse_event, request
+from tests.stress.wire import Wrong, chunked_request, request
 
 LENGTH = {"type": "length", "length": 3}
 ABORT = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
@@ -115,12 +115,6 @@ def test_unary_answers():
     ):  # fmt: skip
         with pytest.raises(Wrong):
             check_unary(wanted(), status, value)
-
-
-@pytest.mark.parametrize("raw", [b"data: {", b'data: {"a":NaN}', b"event: x", b'{"a":1}'])
-def test_events_are_strict_json(raw):
-    with pytest.raises(Wrong):
-        parse_event(raw)
 
 
 def test_requests_are_bytes_of_http():
