@@ -2,9 +2,10 @@
 
 usage: python refuser.py RESULTS <CASES
 
-CASES is JSON: name -> the arguments of `python -m sglang.launch_server`, or the keywords of
-`sglang.Engine`. Each is run in a fork of a process that has imported SGLang once. RESULTS becomes
-name -> [status, what was said, whether a process is left].
+CASES is JSON: name -> `argv` of `python -m sglang.launch_server`, or keywords of `sglang.Engine`
+(`engine`); `env` is added to the environment, `moved` takes a method away from SGLang first. Each
+is run in a fork of a process that has imported SGLang once. RESULTS becomes name -> [status, what
+was said, whether a process is left].
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main(path: str) -> int:
     os._exit(0)
 
 
-def _run(given: Any) -> list[Any]:
+def _run(given: dict[str, Any]) -> list[Any]:
     with tempfile.TemporaryFile() as said:
         pid = os.fork()
         if not pid:
@@ -47,7 +48,7 @@ def _run(given: Any) -> list[Any]:
             signal.alarm(LIMIT_S)
             os.dup2(said.fileno(), 1)
             os.dup2(said.fileno(), 2)
-            os.environ["SGLANG_FRONTEND"] = "tpc"
+            os.environ.update({"SGLANG_FRONTEND": "tpc", **given.get("env", {})})
             os._exit(_start(given))
         _, status = os.waitpid(pid, 0)
         left = _left(pid)
@@ -56,13 +57,15 @@ def _run(given: Any) -> list[Any]:
     return [os.waitstatus_to_exitcode(status), text, left]
 
 
-def _start(given: Any) -> int:
+def _start(given: dict[str, Any]) -> int:
     """As the interpreter would: the status that an exception means."""
     try:
-        if isinstance(given, dict):
-            importlib.import_module("sglang").Engine(**given)
+        if given.get("moved"):
+            del importlib.import_module("sglang.srt.rust_server.server").RustServer.wait_request
+        if "engine" in given:
+            importlib.import_module("sglang").Engine(**given["engine"])
         else:
-            sys.argv[1:] = given
+            sys.argv[1:] = given["argv"]
             runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
         return 0
     except SystemExit as end:

@@ -28,7 +28,8 @@ MODELS: dict[str, dict[str, Any]] = {
         },
     },
 }  # fmt: skip
-# name -> (model, flags, the line's beginning)
+TLS = ["--ssl-certfile", "FILE", "--ssl-keyfile", "FILE"]
+# name -> (model, flags or the case, the line's beginning)
 CASES = {
     "grpc port": ("", ["--grpc-port", "5"], "--grpc-port 5: there is no gRPC here"),
     "grpc mode": ("", ["--grpc-mode"], "--smg-grpc-mode: there is no gRPC here"),
@@ -44,7 +45,34 @@ CASES = {
     "reward model": ("rewards", [], "an embedding or reward model: "),
     "encoder": ("sees", ["--encoder-only"], "--encoder-only: "),
     "multimodal model": ("sees", [], "a multimodal model: only text is served"),
-    "engine": ("", {}, "SGLANG_FRONTEND=tpc: sgl.Engine has no frontend"),
+    "engine": ("", {"engine": {}}, "SGLANG_FRONTEND=tpc: sgl.Engine has no frontend"),
+    "TLS": ("", TLS, "--ssl-certfile …: there is no TLS here yet"),
+    "TLS, refreshed": ("", [*TLS, "--enable-ssl-refresh"], "--ssl-certfile …: "),
+    "TLS, clients too": ("", [*TLS, "--ssl-ca-certs", "FILE"], "--ssl-certfile …: "),
+    "no interpreter": (
+        "", {"env": {"TPC_PYTHON": "", "XDG_CACHE_HOME": "FOLDER", "PATH": "/usr/bin:/bin"}},
+        "no free-threaded interpreter is prepared, and none is made while SGLang starts: run"
+        " `tpc-server setup`",
+    ),
+    "SGLang has moved": (
+        "", {"moved": True},
+        "SGLang 0.5.23 is not as 0.5.23, which this tpc_server was made for: callable"
+        " RustServer.wait_request: is gone",
+    ),
+    **{
+        f"SGLANG_FRONTEND={value}": (
+            "", {"env": {"SGLANG_FRONTEND": value}},
+            f"SGLANG_FRONTEND={value}: no such frontend; ",
+        )
+        for value in ("1", "tpcx", "granian")
+    },
+    "a bad setting": (
+        "", {"env": {"TPC_BACKLOG": "many"}}, "TPC_BACKLOG=many: must be number",
+    ),
+    "nobody would serve": (
+        "", {"env": {"TPC_FRONTENDS": "0"}}, "TPC_FRONTENDS=0: nobody would serve",
+    ),
+    "a bad key": ("", ["--api-key", " blank "], "--api-key: "),
 }  # fmt: skip
 
 
@@ -58,12 +86,19 @@ def ended(prepared, tmp_path_factory):
             (folder / name / file).symlink_to(prepared.model / file)
         config = json.dumps({**CONFIG, "vocab_size": 129280, **differs})
         (folder / name / "config.json").write_text(config, encoding="utf-8")
+    (folder / "pem").touch()  # SGLang wants a file that it names to be there
+    names = {"FILE": str(folder / "pem"), "FOLDER": str(folder / "no-cache")}
     cases = {}
-    for name, (model, flags, _) in CASES.items():
+    for name, (model, given, _) in CASES.items():
         path = str(folder / model if model else prepared.model)
-        cases[name] = {"model_path": path, "device": "cpu"}
-        if isinstance(flags, list):
-            cases[name] = ["--model-path", path, "--port", str(free_port()), *FLAGS, *flags]
+        case = dict(given) if isinstance(given, dict) else {"argv": given}
+        if "engine" in case:
+            case["engine"] = {"model_path": path, "device": "cpu"}
+        else:
+            more = [names.get(word, word) for word in case.get("argv", [])]
+            case["argv"] = ["--model-path", path, "--port", str(free_port()), *FLAGS, *more]
+        case["env"] = {k: names.get(v, v) for k, v in case.get("env", {}).items()}
+        cases[name] = case
     results = folder / "results.json"
     done = subprocess.run(
         [str(prepared.python), str(REFUSER), str(results)], input=json.dumps(cases),
@@ -80,5 +115,6 @@ def test_it_ends_with_one_line_that_says_why(ended, name):
     assert len(lines) == 1 and said.splitlines()[-1] == lines[0], said[-3000:]
     assert lines[0].removeprefix("tpc-server: error: ").startswith(CASES[name][2])
     assert status == 1 and "Traceback" not in said and not more_runs
+    assert "blank" not in lines[0]  # a key
     # No process was started for a model, and so none that opens a port.
     assert "scheduler" not in said.lower() and "Load weight" not in said

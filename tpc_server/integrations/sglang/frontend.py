@@ -72,6 +72,7 @@ def refuse(result: Any, server_args: Any) -> None:
 
     try:
         refusals.by_arguments(resolving_view(server_args))
+        settings.options(resolving_view(server_args))
         _refuse_model(server_args)
     except Problem as error:
         raise SystemExit(f"tpc-server: error: {error}") from None
