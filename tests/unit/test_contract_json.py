@@ -158,6 +158,10 @@ def test_deep_nesting_below_the_limit_is_taken() -> None:
         ("top_p must be in (0, 1], got 7.", "top_p"),
         ("prompt[1] cannot be empty", "prompt[1]"),
         ("tools[0].type must be function, got x", "tools[0].type"),
+        ("response_format.json_schema.schema is required for type json_schema",
+         "response_format.json_schema.schema"),
+        ("tool_choice.function.name: 'x' is not among the tools.", "tool_choice.function.name"),
+        ("the text could not be tokenized: x.y: z", None),
         ("min_new_tokens=3 is unavailable", None),
         ("max_completion_tokens is too large", "max_completion_tokens"),
         ("response_format of type json_object is not supported by this engine", "response_format"),
@@ -166,7 +170,7 @@ def test_deep_nesting_below_the_limit_is_taken() -> None:
         ("The input (5 tokens) is longer", None),
         ("this route needs a tokenizer: this server has none", None),
     ],
-)
+)  # fmt: skip
 def test_the_field_that_a_text_names(message: str, param: str | None) -> None:
     assert json.loads(openai_error_body(message))["param"] == param
     assert json.loads(openai_error_body(message, 503))["param"] is None

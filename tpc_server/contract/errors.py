@@ -53,7 +53,8 @@ _AT: Final = re.compile(r"at `([^`]{1,200})`")
 _FIELD: Final = re.compile(r"\b(?:missing|unknown) field `([^`]{1,200})`")
 _FIRST: Final = re.compile(
     r"`?([a-z][a-z_]*(?:\[\d+\]|\.\w+){0,8})`?(?:=\S{0,64}| of type \S{1,64})?"
-    r" (?:must|cannot|needs|contains|is not|is too|names no|has \d)"
+    r" (?:must|cannot|needs|contains|is not|is too|is required|names no|has \d)"
+    r"|([a-z][a-z_]*(?:\.\w+){1,8}): "
 )
 _OPENAI_TYPES: Final = {
     401: "AuthenticationError",
@@ -109,7 +110,7 @@ def anthropic_error_body(message: str, status: int = 400) -> bytes:
 def _named(message: str) -> str | None:
     """The field that a text of ours names."""
     found = _AT.search(message) or _FIELD.search(message) or _FIRST.match(message)
-    return None if found is None else found[1]
+    return None if found is None else found[found.lastindex or 1]
 
 
 def unexpected(value: Any) -> str:
