@@ -1,9 +1,10 @@
-"""The programs in README.md and docs/SYNTHETIC.md run as they are. Owner: pytest."""
+"""The programs and calls in README.md and docs/SYNTHETIC.md run as they are. Owner: pytest."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 from tests import tiny_tokenizer
+from tests.e2e.known_bugs import write_model
+from tests.gil_env import clean_env, gil_env
 from tests.http_client import Client, call
 
 ROOT = Path(__file__).parents[2]
@@ -106,3 +109,54 @@ def test_the_script_of_the_synthetic_page(example):
     assert call(one.address, "POST", "/generate", emoji).json()["text"] == "\N{PARTY POPPER}"
     _, err = one.process.communicate("\n", timeout=60)
     assert one.process.returncode == 0 and "Traceback" not in err
+
+
+def said(*_):
+    """An answer of any scheduler's."""
+    return [([letter], None) for letter in b"Paris"] + [([], {"type": "stop", "matched": None})]
+
+
+@pytest.fixture
+def tour(start, tmp_path):
+    """README.md, and a server that has the routes of its tour."""
+    run = start(said, model_path=str(write_model(tmp_path / "model")))
+    return (ROOT / "README.md").read_text(encoding="utf-8"), run
+
+
+def test_the_curl_calls_of_the_readme(tour):
+    """Each with its body and its headers, as a shell gives them to curl."""
+    text, run = tour
+    calls = [shlex.split(c.replace("\\\n", " ")) for c in curls(text)]
+    assert calls
+    for words in calls:
+        (url,) = [word for word in words if word.startswith("http://")]
+        body = words[words.index("-d") + 1].encode() if "-d" in words else None
+        named = [words[k + 1].split(": ", 1) for k, word in enumerate(words) if word == "-H"]
+        path = "/" + url.removeprefix("http://").partition("/")[2]
+        with Client(run.address) as client:
+            client.request("POST" if body else "GET", path, body, dict(named))
+            answer = client.answer()
+        assert answer.status == 200, (words, answer.body)
+        if b'"stream": true' in (body or b""):
+            assert answer.events()[-2]["text"] == "Paris"
+
+
+def curls(text: str) -> list[str]:
+    """The commands after a prompt that call a server on this machine, to their closing quote."""
+    found = re.findall(r"^\$ (curl [^']*(?:'[^']*'[^']*?)*?-d '[^']*')", text, re.M)
+    return [command for command in found if "127.0.0.1" in command]
+
+
+@pytest.mark.network
+@pytest.mark.timeout(300)
+def test_the_openai_client_of_the_readme(tour):
+    text, run = tour
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.S) if "import OpenAI" in c]
+    assert code.count("127.0.0.1:30000") == 1
+    done = subprocess.run(
+        [gil_env("openai-client"), "-c", code.replace("30000", str(run.address[1]))],
+        capture_output=True, text=True, timeout=120, env=clean_env(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, streamed = done.stdout.splitlines()
+    assert re.fullmatch(r"Paris \d+", first) and streamed == "Paris"
