@@ -81,7 +81,7 @@ def test_known_requests_give_known_numbers(start):
     assert at(samples, "prompt_tokens_total", STREAM) == 12 + 1
     assert at(samples, "generation_tokens_total", UNARY) == 5 + 4 + 4
     assert at(samples, "generation_tokens_total", STREAM) == 3 + 1
-    assert at(samples, "cached_tokens_total", cache_source="total") == 0
+    assert at(samples, "cached_tokens_total", cache_source="device") == 0
     assert at(samples, "num_so_requests_total") == 0
     assert at(samples, "time_to_first_token_seconds_count", STREAM) == 2
     assert at(samples, "time_to_first_token_seconds_count", UNARY) == 4

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.bootstrap_fakes import fake_python
 from tpc_server.bootstrap import sglang
+from tpc_server.integrations.sglang import OURS, THEIRS
 
 ROOT = Path(__file__).resolve().parents[2]
 ASKED = {"SGLANG_FRONTEND": "tpc"}
@@ -27,6 +28,17 @@ def test_a_plugin_list_that_leaves_us_out():
     assert dict(sglang.rows(env, "0.5.23"))["SGLANG_PLUGINS"] == "one, tpc"
     assert sglang.fault(env) == ""
     assert sglang.fault({"SGLANG_PLUGINS": "one"}) == ""  # we are not asked for
+
+
+def test_what_else_would_go_wrong(monkeypatch):
+    assert [sglang.fault({"SGLANG_FRONTEND": v}) for v in ("", "0", "Rust", "python")] == [""] * 4
+    assert "SGLANG_FRONTEND=tcp is no frontend" in sglang.fault({"SGLANG_FRONTEND": "tcp"})
+    assert set(sglang.THEIRS) == set(THEIRS) and sglang.PLUGIN == OURS
+    monkeypatch.setattr(sglang, "_entry", lambda: False)
+    assert sglang.fault(ASKED) == ""  # there is no SGLang here
+    monkeypatch.setattr(sglang, "installed", lambda: "0.5.23")
+    assert "install this package into its environment" in sglang.fault(ASKED)
+    assert sglang.fault({}) == ""
 
 
 def test_another_version_and_no_plugin():

@@ -210,6 +210,24 @@ def test_what_is_refused(flag, value, words):
     assert words in text and "secret" not in text and "unset SGLANG_FRONTEND" in text
 
 
+def test_flags_that_do_nothing_are_told(folder):
+    code = SERVE.replace("ServerArgs()", "ServerArgs(log_requests=True, warmups=None, nnodes=1)")
+    code = code.replace("args.resolve_once()", "args.resolve_once(); args.resolve_once()")
+    begin = (
+        sglang_fakes.BEGIN
+        + """
+from tpc_server.integrations.sglang import refusals
+refusals._defaults = lambda kind: {"log_requests": False, "warmups": None, "nnodes": 2}
+"""
+    )
+    status, _, err = sglang_fakes.run(folder, code, begin, SGLANG_FRONTEND="tpc")
+    assert status == 0
+    lines = [line for line in err.splitlines() if "without effect" in line]
+    assert lines == ["SGLANG_FRONTEND=tpc: without effect here: --log-requests"]
+    asked = {row[0] for row in refusals._REFUSED} | set(facts.FLAGS)
+    assert not asked & set(refusals._PYTHONS)
+
+
 def test_every_flag_that_is_asked_is_a_flag_of_sglang():
     asked = {row[0] for row in refusals._REFUSED} | {"nnodes"}
     assert asked <= set(facts.FLAGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 
 from tpc_server import modes
 from tpc_server.config import Options
-from tpc_server.integrations.sglang import settings
+from tpc_server.integrations.sglang import refusals, settings
 from tpc_server.integrations.sglang.problem import Problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "SGLANG.md"
@@ -137,6 +138,12 @@ def test_variables_of_sglang(monkeypatch):
         monkeypatch.setenv("SGLANG_MAX_BATCH_REQS_PER_HTTP_REQ", text)
         monkeypatch.setenv("SGLANG_TIMEOUT_KEEP_ALIVE", text)
         assert found() == (4096, 75.0)
+
+
+def test_the_page_lists_flags_without_effect():
+    (row,) = [x for x in PAGE.read_text("utf-8").splitlines() if "without effect" in x]
+    named = set(re.findall("`--([a-z0-9-]+)`", row))
+    assert named == {name.replace("_", "-") for name in refusals._PYTHONS}
 
 
 def test_the_page_lists_them():

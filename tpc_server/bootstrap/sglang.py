@@ -11,6 +11,7 @@ from importlib import metadata
 
 TESTED = "0.5.23"
 PLUGIN = "tpc"
+THEIRS = ("", "0", "python", "rust")
 
 
 def installed() -> str:
@@ -35,20 +36,29 @@ def rows(environ: Mapping[str, str], version: str) -> list[tuple[str, str]]:
         named = {name.strip() for name in plugins.split(",")}
         found.append(("SGLANG_PLUGINS", plugins if PLUGIN in named else f"{plugins}{_LEFT_OUT}"))
     if ours and version and not _entry():
-        found.append(("plugin", "not among SGLang's: install this package into its environment"))
+        found.append(("plugin", _NO_ENTRY))
     return found
 
 
 def fault(environ: Mapping[str, str]) -> str:
-    """Why SGLang would not be served by us although it is asked for, or ""."""
-    if environ.get("SGLANG_FRONTEND", "").strip().lower() != PLUGIN:
+    """Why SGLang would not be served by us although it is asked for, or would not start, or ""."""
+    chosen = environ.get("SGLANG_FRONTEND", "")
+    name = chosen.strip().lower()
+    if name in THEIRS:
         return ""
+    if name != PLUGIN:
+        return (
+            f"SGLANG_FRONTEND={chosen} is no frontend: SGLang would not start; {PLUGIN} is this one"
+        )
     plugins = environ.get("SGLANG_PLUGINS", "")
-    if plugins and PLUGIN not in {name.strip() for name in plugins.split(",")}:
+    if plugins and PLUGIN not in {part.strip() for part in plugins.split(",")}:
         return f"SGLANG_PLUGINS={plugins} leaves us out: SGLang would serve itself; add {PLUGIN}"
+    if installed() and not _entry():
+        return f"SGLang would serve itself: {_NO_ENTRY}"
     return ""
 
 
+_NO_ENTRY = "we are not among its plugins; install this package into its environment"
 _LEFT_OUT = f": leaves us out, SGLang would serve itself; add {PLUGIN}"
 
 

@@ -84,7 +84,8 @@ class Exposition:
         )
         yield self._counter(
             "cached_tokens_total", "Prompt tokens that came from the cache, by source.", series,
-            lambda words, _: words[prompt] - words[uncached], "cache_source", "total",
+            # As SGLang's Rust server: the boundary does not tell tiers of the cache apart.
+            lambda words, _: words[prompt] - words[uncached], "cache_source", "device",
         )  # fmt: skip
         yield self._counter(
             "num_so_requests_total", "Requests with structured output.", series,

@@ -7,6 +7,7 @@ that holds `Server` and its argument types is ours.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from types import ModuleType
 from typing import Any
 
@@ -67,7 +68,8 @@ def arguments(scheduler: Any) -> Any:
 
 
 def refuse(result: Any, server_args: Any) -> None:
-    """Hook after `ServerArgs.resolve_once`: refuses before a model is loaded."""
+    """Hook after `ServerArgs.resolve_once`: refuses before a model is loaded. It is called in every
+    process, and again whenever somebody makes sure."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
     try:
@@ -76,6 +78,14 @@ def refuse(result: Any, server_args: Any) -> None:
         _refuse_model(server_args)
     except Problem as error:
         raise SystemExit(f"tpc-server: error: {error}") from None
+    if not _told and multiprocessing.parent_process() is None:
+        _told.append(True)
+        useless = refusals.without_effect(server_args)
+        if useless:
+            logger.warning("SGLANG_FRONTEND=tpc: without effect here: %s", ", ".join(useless))
+
+
+_told: list[bool] = []
 
 
 def _refuse_model(server_args: Any) -> None:

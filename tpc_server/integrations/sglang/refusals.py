@@ -1,7 +1,7 @@
 """What we do not serve, and why, as far as launch arguments tell. Owner: SGLang's processes.
 
 Before the model is loaded where the arguments are enough (`by_arguments`), else before the port
-opens (`by_model`).
+opens (`by_model`). What is not refused and yet does nothing is told (`without_effect`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,27 @@ def by_model(model: Any) -> None:
         )
 
 
+def without_effect(args: Any) -> list[str]:
+    """Flags that were given, and that only SGLang's Python frontend reads."""
+    defaults = _defaults(type(args))
+    return [
+        f"--{name.replace('_', '-')}"
+        for name in _PYTHONS
+        if name in defaults and getattr(args, name) != defaults[name]
+    ]
+
+
+def _defaults(kind: type[Any]) -> dict[str, Any]:
+    if not hasattr(kind, "__struct_fields__"):
+        return {}
+    from msgspec import NODEFAULT, structs
+
+    return {
+        field.name: field.default if field.default_factory is NODEFAULT else field.default_factory()
+        for field in structs.fields(kind)
+    }
+
+
 _GRPC: Final = "there is no gRPC here"
 _TLS: Final = "there is no TLS here yet, terminate it in front"
 # flag, reason. None, False, 0 and "" are never refused.
@@ -53,3 +74,26 @@ _REFUSED: Final = (
     ("enable_ssl_refresh", _TLS),
 )
 _SHOWN: Final = ("grpc_port",)
+# Neither SGLang's Rust server nor a scheduler asks for these.
+_PYTHONS: Final = (
+    "batch_notify_size",
+    "completion_template",
+    "crash_dump_folder",
+    "disable_tokenizer_batch_decode",
+    "enable_dynamic_batch_tokenizer",
+    "enable_http2",
+    "enable_http_worker_reuseport",
+    "enable_response_store",
+    "enable_tokenizer_batch_encode",
+    "export_metrics_to_file",
+    "gc_warning_threshold_secs",
+    "hf_chat_template_name",
+    "log_requests",
+    "return_input_ids",
+    "return_output_ids",
+    "tokenizer_metrics_custom_labels_header",
+    "tool_server",
+    "trust_request_chat_template",
+    "uvicorn_access_log_exclude_prefixes",
+    "warmups",
+)
