@@ -19,6 +19,13 @@ _SHOWN = 60
 
 def check(given: Any) -> None:
     """What needs nothing but the flags themselves. Raises ValueError."""
+    for flag, value in (
+        ("--model-path", given.model_path),
+        ("--tokenizer-path", given.tokenizer_path),
+        ("--uds", given.uds),
+    ):
+        if value is not None and not value.strip():  # an unset variable of a script, say
+            raise ValueError(f"{flag} is empty")
     _object("--default-chat-template-kwargs", given.default_chat_template_kwargs)
     preferred = _object("--preferred-sampling-params", given.preferred_sampling_params)
     try:

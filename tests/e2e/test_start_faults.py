@@ -53,6 +53,13 @@ def test_a_context_that_the_model_has_not_is_told_before_its_weights_are_read(
         assert (tmp_path / "cache").exists() is ("--kv-tokens" in wrong)
 
 
+@pytest.mark.parametrize("flag", ["--model-path", "--tokenizer-path", "--uds"])
+def test_an_empty_path_is_told_and_is_not_this_folder(flag, capsys, monkeypatch):
+    monkeypatch.setattr(launch, "bind", lambda *args: pytest.fail("it went on"))
+    assert launch.run(parse([flag, ""])) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"tpc-server: error: {flag} is empty"
+
+
 def test_a_server_needs_a_model_or_no_tokenizer():
     with pytest.raises(TypeError, match="field `model_path` is empty"):
         Server(ServerArgs())
