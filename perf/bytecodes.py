@@ -2,7 +2,7 @@
 
 usage: python perf/bytecodes.py [unary|stream|cumulative] [--batch 16] [--top 40] [--calls] [--time]
                                 [--body JSON] [--path /generate] [--model FOLDER] [--gate N]
-                                [--metrics]
+                                [--metrics] [--messages 1]
 
 Clocks say nothing on a busy machine; what the interpreter executes is the same each time. One real
 `Core` with all four stages runs on this thread, over real sockets and rings. Whenever it wants to
@@ -218,7 +218,7 @@ class Bench:
             body = {"model": "m", "max_tokens": 1 << 16 if stream else 1, "seed": number,
                     "temperature": 0}  # fmt: skip
             if self.options.path.endswith("/chat/completions"):
-                body["messages"] = [{"role": "user", "content": PROMPT.format(number)}]
+                body["messages"] = messages(self.options.messages, number)
             else:
                 body["prompt"] = PROMPT.format(number)
         if stream:
@@ -233,6 +233,14 @@ class Bench:
         n = len(rids)
         header = msgpack.packb([rids, reasons, [prompt] * n, [1] * n, [0] * n, [0] * n])
         self.server.push_decode_result_batch(header, [array("q", ids).tobytes()])
+
+
+def messages(count: int, number: int) -> list[dict[str, str]]:
+    """A conversation of that many messages, none of which is in another number's."""
+    return [
+        {"role": ("user", "assistant")[k % 2], "content": PROMPT.format(number * count + k)}
+        for k in range(count)
+    ]
 
 
 def _not_started(self: Any, listeners: Any) -> None:
@@ -253,6 +261,7 @@ def main() -> int:
     add("--time", action="store_true", help="least CPU time instead of counts")
     add("--body", help="JSON of the request instead of the usual one")
     add("--path", default="/generate")
+    add("--messages", type=int, default=1, help="of a conversation")
     add("--model", help="folder of another tokenizer than the smallest one (for --time)")
     add("--vocab-size", type=int, default=tiny_tokenizer.VOCAB)
     add("--metrics", action="store_true", help="with metrics on (see metrics_cost.py)")

@@ -8,6 +8,8 @@ from datetime import datetime
 
 import pytest
 
+from tpc_server.contract.chat_messages import check_messages
+from tpc_server.contract.errors import BadRequest
 from tpc_server.text import chat_prompt, chat_template
 from tpc_server.text.chat_prompt import ChatTemplateError
 from tpc_server.text.chat_source import ChatSource
@@ -364,3 +366,44 @@ def test_how_long_a_conversation_is_is_told_without_its_messages():
     prompt = chat_prompt.chat(messages)
     messages[0].clear()
     assert chat_prompt.is_long(prompt, 1000) and not chat_prompt.is_long(prompt, 2000)
+
+
+def test_plain_messages_are_taken_as_they_are():
+    said = [{"role": "user", "content": "hé"}, {"role": "assistant", "content": ""}]
+    taken, texts = check_messages(said)
+    assert taken is said and texts == 2
+    known, counted = [chat_prompt.chat(said, None, {"a": "b"}, texts=n) for n in (texts, -1)]
+    assert known[-2] == counted[-2] and known[-1] and not counted[-1]
+    source = "{% for m in messages %}{{ m }}{{ a }}{% endfor %}"
+    assert made(default=source).prompt(known) == made(default=source).prompt(counted)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"content": "x", "role": "user"},  # a template may show a message whole: role comes first
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "user", "content": "x", "name": None},
+        {"role": "User", "content": "x"},
+        {"role": "assistant", "content": None},
+    ],
+)
+def test_other_messages_are_written_anew(entry):
+    said = [{"role": "user", "content": "y"}, entry]
+    taken, texts = check_messages(said)
+    assert texts == -1 and list(taken[1]) == ["role", "content"]
+    assert taken[1]["role"] in ("user", "assistant")
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        ("rc", r"messages\[1\]"), (["role", "content"], r"messages\[1\]"), (7, r"messages\[1\]"),
+        ({"role": [], "content": "x"}, r"messages\[1\]\.role"),
+        ({"role": "nobody", "content": "x"}, r"messages\[1\]\.role"),
+        ({"role": "user", "content": 7}, r"messages\[1\]\.content"),
+    ],
+)  # fmt: skip
+def test_what_is_no_message_is_named(entry, field):
+    with pytest.raises(BadRequest, match=field):
+        check_messages([{"role": "user", "content": "y"}, entry])

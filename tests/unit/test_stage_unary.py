@@ -13,6 +13,8 @@ from tests import tiny_tokenizer
 from tests.unit.test_stage_ends import detok, opened  # noqa: F401
 from tpc_server import frame
 from tpc_server.boundary import wire
+from tpc_server.render.openai import Spec
+from tpc_server.stages import stream as records
 from tpc_server.stages.detok import DetokStage
 from tpc_server.stages.stream import FRAGMENTS
 from tpc_server.text.load import load_tokenizer
@@ -35,8 +37,14 @@ def stage(detok, tmp_path):  # noqa: F811
     return SimpleNamespace(stage=made, egress=detok.egress)
 
 
-def answer_of(stage, steps, finish, short, extra=()):
-    """The answer to a request whose last step has this finish reason; `short`: may it be taken."""
+CHAT = Spec("chat-1", "m", 1700000000)
+
+
+def answer_of(stage, steps, finish, short, extra=(), chat=None):
+    """The answer to a request whose last step has this finish reason; `short`: may it be taken.
+
+    chat: the facts of a chat request; else it is a native one.
+    """
     taken = []
     end_unary = DetokStage.end_unary
 
@@ -44,7 +52,10 @@ def answer_of(stage, steps, finish, short, extra=()):
         taken.append(end_unary(self, *args))
         return taken[-1]
 
-    stage.stage.inbox += [opened("a#1", stream=False), (frame.D_ENCODED, "a#1", 2, None, [1], 3)]
+    opening = list(opened("a#1", stream=False))
+    if chat is not None:
+        opening[2], opening[9] = records.CHAT, tuple(chat)
+    stage.stage.inbox += [tuple(opening), (frame.D_ENCODED, "a#1", 2, None, [1], 3)]
     stage.stage.poll(10)
     if short:
         stage.stage.end_unary = noted.__get__(stage.stage)
@@ -77,10 +88,11 @@ def answer_of(stage, steps, finish, short, extra=()):
         ([[65], [66]], {"type": "stop", "matched": [66]}),
     ],
 )
-def test_it_says_the_same(stage, steps, finish):
-    body, end, taken = answer_of(stage, steps, finish, short=True)
+@pytest.mark.parametrize("chat", [None, CHAT, CHAT._replace(id='"x"', cache_report=True)])
+def test_it_says_the_same(stage, steps, finish, chat):
+    body, end, taken = answer_of(stage, steps, finish, short=True, chat=chat)
     assert taken[-1]
-    assert (body, end) == answer_of(stage, steps, finish, short=False)[:2]
+    assert (body, end) == answer_of(stage, steps, finish, short=False, chat=chat)[:2]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +106,23 @@ def test_it_says_the_same(stage, steps, finish):
         ([[65], [66]], {"type": "abort", "message": "no", "status_code": 503}),
     ],
 )
-def test_what_is_not_usual_goes_the_long_way(stage, steps, finish):
-    body, end, taken = answer_of(stage, steps, finish, short=True)
+@pytest.mark.parametrize("chat", [None, CHAT])
+def test_what_is_not_usual_goes_the_long_way(stage, steps, finish, chat):
+    body, end, taken = answer_of(stage, steps, finish, short=True, chat=chat)
     assert not any(taken)
-    assert (body, end) == answer_of(stage, steps, finish, short=False)[:2]
+    assert (body, end) == answer_of(stage, steps, finish, short=False, chat=chat)[:2]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"hidden": "last"}, {"meta_info": True}, {"token_ids": True},
+        {"parser": ("think", None, {"stream_reasoning": True, "force_reasoning": False})},
+    ],
+)  # fmt: skip
+def test_chats_that_want_more_go_the_long_way(stage, wish):
+    body, _, taken = answer_of(stage, [[65]], LENGTH, short=True, chat=CHAT._replace(**wish))
+    assert taken == [] and b'"content":"A"' in body
 
 
 def test_rows_that_do_not_end_go_the_long_way(stage):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..boundary.messages import GENERATE
 from ..parsers.formats import TOOL_PARSERS
@@ -15,10 +15,20 @@ from .openai import OpenAICall, OpenAIDecoder, count, flag
 
 __all__ = ["ChatDecoder"]
 
+# Fields that change nothing of `_wishes`.
+_USUAL: Final = frozenset(("messages", "model", "stream"))
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 _TEXT: Final = GENERATE["input_text"]
 # Stands for the prompt until it is rendered.
 _RENDERED_LATER: Final = "-"
+
+
+class _Wishes(NamedTuple):
+    """What a request's fields beside its messages come to; read only."""
+
+    facts: dict[str, Any]  # members of `render.openai.Spec`
+    tools: list[dict[str, Any]]  # for the template
+    kwargs: dict[str, Any]  # the same
 
 
 class ChatDecoder(OpenAIDecoder):
@@ -26,6 +36,7 @@ class ChatDecoder(OpenAIDecoder):
 
     TABLE = F.CHAT_TABLE
     NAMES = {"top_logprobs_num": "top_logprobs"}  # noqa: RUF012
+    _usual: tuple[_Wishes, dict[str, Any], dict[str, Any]] | None = None
 
     def decode(self, body: bytes) -> OpenAICall:
         """Decode one body. Raises BadRequest; every text names the field."""
@@ -40,23 +51,23 @@ class ChatDecoder(OpenAIDecoder):
             # Last, so that it counts: the other one is its older name.
             fields["max_completion_tokens"] = fields.pop("max_completion_tokens")
         sampling, request, own = self.split(fields)
-        messages = check_messages(own.get("messages"))
+        messages, texts = check_messages(own.get("messages"))
         self._max_tokens(sampling)
         for name, value in self.facts.default_sampling.items():
             sampling.setdefault(name, value)
         stream = flag(own, "stream", False)
         model = self.adapter(own, request)
-        include, running = self.usage_wanted(own)
-        self.response_format(own, sampling)
-        hidden = self.hidden(own, request)
-        meta_info, token_ids = self._extras(own, stream, request)
-        top = self._logprobs(own, request)
-        kwargs = self._template_kwargs(own)
-        tools = check_tools(own["tools"]) if "tools" in own else []
-        parser = self._parser(own, tools, kwargs, sampling, request)
-        if parser is not None and parser[1] is None:
-            tools = []
-        prompt = self._prompt(own, messages, tools, kwargs)
+        if own.keys() <= _USUAL:  # what all such requests get alike
+            usual = self._usual
+            if usual is None:
+                more: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+                usual = self._usual = (self._wishes(own, stream, *more), *more)
+            wishes = usual[0]
+            sampling.update(usual[1])
+            request.update(usual[2])
+        else:
+            wishes = self._wishes(own, stream, sampling, request)
+        prompt = self._prompt(own, messages, texts, wishes.tools, wishes.kwargs)
         native = {"sampling_params": sampling, "stream": stream, **request}
         if type(prompt) is tuple:
             native["text"] = _RENDERED_LATER
@@ -73,9 +84,23 @@ class ChatDecoder(OpenAIDecoder):
             for item in wanted.items:
                 item.text = prompt  # type: ignore[assignment]
                 item.wire[_TEXT] = None
+        return OpenAICall(wanted, {"model": model, "n": samples, **wishes.facts})
+
+    def _wishes(
+        self, own: dict[str, Any], stream: bool, sampling: dict[str, Any], request: dict[str, Any]
+    ) -> _Wishes:
+        """What the fields beside the messages ask for; adds to the two native dicts."""
+        include, running = self.usage_wanted(own)
+        self.response_format(own, sampling)
+        hidden = self.hidden(own, request)
+        meta_info, token_ids = self._extras(own, stream, request)
+        top = self._logprobs(own, request)
+        kwargs = self._template_kwargs(own)
+        tools = check_tools(own["tools"]) if "tools" in own else []
+        parser = self._parser(own, tools, kwargs, sampling, request)
+        if parser is not None and parser[1] is None:
+            tools = []
         facts = {
-            "model": model,
-            "n": samples,
             "include_usage": include,
             "continuous_usage": running,
             "cache_report": self.facts.cache_report,
@@ -85,7 +110,7 @@ class ChatDecoder(OpenAIDecoder):
             "meta_info": meta_info,
             "parser": parser,
         }
-        return OpenAICall(wanted, facts)
+        return _Wishes(facts, tools, kwargs)
 
     # -- fields ------------------------------------------------------------------------
 
@@ -161,19 +186,20 @@ class ChatDecoder(OpenAIDecoder):
         return out
 
     def _prompt(
-        self, own: dict[str, Any], messages: list[Any], tools: list[Any], kwargs: dict[str, Any]
-    ) -> Any:
+        self, own: dict[str, Any], messages: list[Any], texts: int, tools: list[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
         """Token ids, or the conversation for the template."""
         ids = own.get("input_ids")
         if ids is not None:
             if type(ids) is not list or not all([type(token) is int for token in ids]):
                 raise invalid_type(ids, "an array of token ids", "input_ids")
             return ids
-        return self._rendered(own, messages, tools, kwargs, None)
+        return self._rendered(own, messages, texts, tools, kwargs, None)
 
     def _rendered(
-        self, own: dict[str, Any], messages: list[Any], tools: list[Any], kwargs: dict[str, Any],
-        add_generation_prompt: bool | None,
+        self, own: dict[str, Any], messages: list[Any], texts: int, tools: list[Any],
+        kwargs: dict[str, Any], add_generation_prompt: bool | None,
     ) -> tuple[Any, ...]:  # fmt: skip
         if not self.facts.has_chat_template:
             raise BadRequest(
@@ -182,7 +208,7 @@ class ChatDecoder(OpenAIDecoder):
             )
         return chat_prompt.chat(
             messages, tools or None, kwargs or None, add_generation_prompt,
-            flag(own, "continue_final_message", False),
+            flag(own, "continue_final_message", False), texts,
         )  # fmt: skip
 
     def conversation(self, fields: dict[str, Any]) -> tuple[Any, ...]:
@@ -193,11 +219,11 @@ class ChatDecoder(OpenAIDecoder):
             raise BadRequest(
                 "continue_final_message needs add_generation_prompt: it opens the assistant's turn"
             )
-        messages = check_messages(own.get("messages"))
+        messages, texts = check_messages(own.get("messages"))
         tools = check_tools(own["tools"]) if "tools" in own else []
         if tool_choice(own.get("tool_choice"), tools) == "none":
             tools = []
-        return self._rendered(own, messages, tools, self._template_kwargs(own), add)
+        return self._rendered(own, messages, texts, tools, self._template_kwargs(own), add)
 
     # -- tools and reasoning -----------------------------------------------------------
 

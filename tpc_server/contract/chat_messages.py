@@ -15,19 +15,30 @@ __all__ = ["check_messages", "check_schema", "check_tools", "tool_choice"]
 ROLES: Final = (
     "system", "user", "assistant", "tool", "function", "developer", "latest_reminder", "root"
 )  # fmt: skip
+_ROLES: Final = frozenset(ROLES)
+_PLAIN: Final = frozenset((("role", "content"),))
+_STR: Final = frozenset((str,))
 _TEXT_KEYS: Final = ("name", "tool_call_id", "reasoning_content", "phase")
 _THINKING: Final = ("thinking", "reasoning")
 _MEDIA: Final = ("image_url", "video_url", "audio_url", "input_audio", "image", "audio", "video",
                  "file")  # fmt: skip
 
 
-def check_messages(messages: Any) -> list[dict[str, Any]]:
-    """The messages for the template. Raises BadRequest."""
+def check_messages(messages: Any) -> tuple[list[dict[str, Any]], int]:
+    """The messages for the template, and how many characters they have where each is a role and a
+    text, no more (else -1). Raises BadRequest."""
     if messages is None or messages == []:
         raise BadRequest("Messages cannot be empty.")
     if type(messages) is not list:
         raise invalid_type(messages, "an array", "messages")
-    return [_message(entry, f"messages[{k}]") for k, entry in enumerate(messages)]
+    try:
+        if _PLAIN.issuperset(map(tuple, messages)):  # nearly always, and taken as they are
+            roles, texts = zip(*map(dict.values, messages), strict=True)
+            if _ROLES.issuperset(roles) and _STR.issuperset(map(type, texts)):
+                return messages, sum(map(len, texts))
+    except TypeError:  # what is no object, or has no name for a role
+        pass
+    return [_message(entry, f"messages[{k}]") for k, entry in enumerate(messages)], -1
 
 
 def _message(entry: Any, path: str) -> dict[str, Any]:

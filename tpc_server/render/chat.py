@@ -67,7 +67,7 @@ class ChatShape(OpenAIShape):
 
     def middle(self, stream: Any) -> tuple[bytes, bytes]:
         """What stands before and after the text in a plain row's chunk."""
-        return self._open + _DELTA % stream.index, _END
+        return self.opening() + _DELTA % stream.index, _END
 
     def choice(self, stream: Any) -> bytes:
         """The members of an unary choice after its index, up to its logprobs."""
@@ -90,6 +90,20 @@ class ChatShape(OpenAIShape):
                 logprobs,
             )
         )
+
+    def plain_body(
+        self, stream: Any, text: bytes, prompt: int, completion: int, reasoning: int, cached: int
+    ) -> bytes:
+        """The whole answer of a plain choice: `text` is escaped, then usage by tokens."""
+        return (
+            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":['
+            b'{"index":0,"message":{"role":"assistant","content":"%b","reasoning_content":null},'
+            b'"logprobs":null,"finish_reason":%b,"matched_stop":%b}],"usage":%b,'
+            b'"metadata":{"weight_version":%b}}'
+        ) % (
+            self._id, self.spec.created, self._model, text, *self.ended(stream),
+            self.usage_object(prompt, completion, reasoning, cached), self.weight_version,
+        )  # fmt: skip
 
     def id_members(self, stream: Any) -> bytes:
         """Token ids of an unary choice, each member after a comma."""

@@ -67,7 +67,7 @@ class CompletionShape(OpenAIShape):
 
     def middle(self, stream: Any) -> tuple[bytes, bytes]:
         """What stands before and after the text in a plain row's chunk."""
-        return b'%b{"index":%d,"text":"' % (self._open, stream.index), _END
+        return b'%b{"index":%d,"text":"' % (self.opening(), stream.index), _END
 
     def choice(self, stream: Any) -> bytes:
         """The members of an unary choice after its index, up to its logprobs."""

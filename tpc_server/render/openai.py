@@ -64,15 +64,14 @@ class OpenAIShape:
     ) -> None:
         self.spec = spec
         self.decode = decode  # ids to text, special tokens hidden
+        self.shows_ids = spec.token_ids  # as in the native shape
         self._hidden: dict[int, bytearray] = {}
         self.weight_version = weight_version
         self.incremental = True
         plain = not spec.continuous_usage and spec.top_logprobs < 0 and not spec.token_ids
         self.mode = DELTA if plain else SLOW
-        self._open = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[' % (
-            native.json_string(spec.id), self.chunk_name, spec.created,
-            native.json_string(spec.model),
-        )  # fmt: skip
+        self._id, self._model = native.json_string(spec.id), native.json_string(spec.model)
+        self._open = b""  # of a chunk
 
     # -- for rows.py -------------------------------------------------------------------
 
@@ -99,7 +98,15 @@ class OpenAIShape:
 
     def chunk(self, choice: bytes, usage: bytes = b"") -> bytes:
         """One event; `choice` is a whole choice object, `usage` a member after the choices."""
-        return b"%b%b]%b}\n\n" % (self._open, choice, usage)
+        return b"%b%b]%b}\n\n" % (self.opening(), choice, usage)
+
+    def opening(self) -> bytes:
+        """How each event begins, up to its choices."""
+        if not self._open:
+            self._open = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[' % (
+                self._id, self.chunk_name, self.spec.created, self._model
+            )  # fmt: skip
+        return self._open
 
     def result(self, stream: Any, latency_s: float) -> bytes:
         """One choice of an answer that is not streamed."""
@@ -122,6 +129,12 @@ class OpenAIShape:
         """Token ids of an unary choice, each member after a comma."""
         return b""
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is asked for beside a choice's text (`stages.unary`)."""
+        spec = self.spec
+        return spec.parser is None and not (spec.hidden or spec.meta_info or spec.token_ids)
+
     def body(self, group: Any) -> bytes:
         """The whole answer, once every choice has ended."""
         spec = self.spec
@@ -133,8 +146,7 @@ class OpenAIShape:
             b'{"id":%b,"object":"%b","created":%d,"model":%b,"choices":[%b],"usage":%b,'
             b'"metadata":{"weight_version":%b%b}}'
             % (
-                native.json_string(spec.id), self.object_name, spec.created,
-                native.json_string(spec.model), b",".join(group.results),
+                self._id, self.object_name, spec.created, self._model, b",".join(group.results),
                 self.usage(group.streams), self.weight_version, versions,
             )
         )  # fmt: skip
@@ -148,6 +160,11 @@ class OpenAIShape:
     def usage(self, streams: list[Any]) -> bytes:
         """Usage over choices: a prompt counts once, however many samples it has."""
         n = self.spec.n
+        if len(streams) == 1:
+            only = streams[0]
+            return self.usage_object(
+                only.prompt_tokens, only.completion, only.reasoning, only.cached
+            )
         cached = sum([s.cached for s in streams if s.index % n == 0])
         reasoning = sum([s.reasoning for s in streams])
         prompt = sum([s.prompt_tokens for s in streams if s.index % n == 0])

@@ -26,6 +26,7 @@ class NativeShape:
     """`/generate`: a frame is the newest state, or with `incremental` what is new."""
 
     terminator = native.DONE
+    shows_ids = True  # an answer that is not streamed has the ids
 
     def __init__(self, weight_version: bytes, incremental: bool, has_text: bool) -> None:
         self.weight_version = weight_version  # a JSON string

@@ -20,6 +20,7 @@ from ..text.escape import json_escape
 from .rid_column import RidColumn
 from .stream import (
     CACHED,
+    CHAT,
     COMPLETION,
     CUMULATIVE,
     DELTA,
@@ -105,7 +106,11 @@ class StreamRows(TokenTexts):
         group = stream.group
         shape = group.shape
         stream.rid_json = native.json_string(stream.user_rid)
-        if group.api == NATIVE and not group.is_stream and wanted == plan.USUAL:
+        if (
+            wanted == plan.USUAL
+            and not group.is_stream
+            and (group.api == NATIVE or (group.api == CHAT and shape.plain and not group.is_batch))
+        ):
             stream.mode = UNARY
             hot = stream.hot
             hot[MODE] = UNARY
@@ -342,7 +347,8 @@ class StreamRows(TokenTexts):
                 self._transform(stream, text)
             else:
                 stream.text += json_escape(text)
-        stream.ids += ",".join(map(str, stream.out_ids)).encode()
+        if group.shape.shows_ids:
+            stream.ids += ",".join(map(str, stream.out_ids)).encode()
         latency = (self.now_ns - group.created_ns) / 1e9
         if not group.results:
             group.results = [b""] * len(group.streams)

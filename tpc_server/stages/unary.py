@@ -1,8 +1,8 @@
 """The usual end of a generation that is not streamed, in one pass. Owner: the detok core.
 
-What `rows.py` does in steps for any row: a plain item of `/generate`, whose tokens are whole pieces
-and with nothing asked for beside them, is rendered, answered and forgotten here. What is not so
-takes `slow_row`.
+What `rows.py` does in steps for any row: a plain item of `/generate` or a plain chat completion,
+whose tokens are whole pieces and with nothing asked for beside them, is rendered, answered and
+forgotten here. What is not so takes `slow_row`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,19 @@ class UnaryRows(StreamRows):
         if stream.meter is not None:
             self.recorder.ended(stream, batch, row, self.now_ns)
         group = stream.group
-        body = native.plain_result(
-            text, ids, stream.rid_json, finish, batch.prompt_tokens[row],
-            self.native.weight_version, batch.cached_tokens[row], batch.reasoning_tokens[row],
-            (self.now_ns - group.created_ns) / 1e9, hot[DONE] + batch.tok_lens[row],
-        )  # fmt: skip
+        completion = hot[DONE] + batch.tok_lens[row]
+        if group.shape is self.native:
+            body = native.plain_result(
+                text, ids, stream.rid_json, finish, batch.prompt_tokens[row],
+                self.native.weight_version, batch.cached_tokens[row], batch.reasoning_tokens[row],
+                (self.now_ns - group.created_ns) / 1e9, completion,
+            )  # fmt: skip
+        else:
+            stream.finish = finish
+            body = group.shape.plain_body(
+                stream, text, batch.prompt_tokens[row], completion, batch.reasoning_tokens[row],
+                batch.cached_tokens[row],
+            )  # fmt: skip
         stream.state = self.step(stream.state, request.FINISH)
         self.leave(stream)
         group.remaining = 0

@@ -4,7 +4,7 @@ A job's `text` is a `str` (a plain text: the tokenizer's special tokens go aroun
 tuples made here; they cross between cores by marshal. Nobody changes one once it is made.
 
     (TEXT, text, add_special_tokens)
-    (CHAT, messages, tools, kwargs, add_generation_prompt, continue_final_message, chars)
+    (CHAT, messages, tools, kwargs, add_generation_prompt, continue_final_message, chars, plain)
 
 TEXT    a text with or without the special tokens that the tokenizer puts around it.
 CHAT    a conversation for the chat template; the template alone puts special tokens.
@@ -20,6 +20,7 @@ CHAT    a conversation for the chat template; the template alone puts special to
     chars                   how long it is, about. Counted by the thread that made the messages:
                             another one's first look into a dict takes a lock against itself
                             (CPython 3.13t), 10 microseconds and more a message
+    plain                   each message is a role and a text: every template takes them as they are
 """
 
 from __future__ import annotations
@@ -55,16 +56,25 @@ def chat(
     kwargs: dict[str, Any] | None = None,
     add_generation_prompt: bool | None = None,
     continue_final_message: bool = False,
+    texts: int = -1,
 ) -> tuple[Any, ...]:
-    """A conversation."""
-    chars = _chars(messages, tools, kwargs)
-    return (CHAT, messages, tools, kwargs, add_generation_prompt, continue_final_message, chars)
+    """A conversation; `texts`: characters of messages that are plain, which counting spares."""
+    plain = texts >= 0
+    if not plain:
+        chars = _chars(messages, tools, kwargs)
+    else:
+        chars = texts + 3 * _VALUE_CHARS * len(messages)
+        if tools is not None or kwargs is not None:
+            chars += _chars([], tools, kwargs)
+    return (
+        CHAT, messages, tools, kwargs, add_generation_prompt, continue_final_message, chars, plain,
+    )  # fmt: skip
 
 
 def is_long(prompt: Prompt, limit: int) -> bool:
     """Whether a prompt has more than about `limit` characters, or many messages."""
-    if type(prompt) is tuple and prompt[0] == CHAT and len(prompt[1]) > LONG_CHAT_MESSAGES:
-        return True
+    if type(prompt) is tuple and prompt[0] == CHAT:
+        return prompt[_CHARS] > limit or len(prompt[1]) > LONG_CHAT_MESSAGES
     return exceeds(prompt, limit)
 
 
@@ -81,9 +91,11 @@ def _chars(messages: list[dict[str, Any]], *more: Any) -> int:
     """Characters of a conversation, about; counted no further than somewhat over MOST_CHARS."""
     chars = 0
     todo: list[Any] = [*more]
+    beside = 3 * _VALUE_CHARS
     for message in messages:
-        if len(message) == 2 and type(message.get("content")) is str:  # nearly all of them
-            chars += len(message["content"]) + 3 * _VALUE_CHARS
+        content = message.get("content")
+        if type(content) is str and len(message) == 2:  # nearly all of them
+            chars += len(content) + beside
         else:
             todo.append(message)
     # Not recursive: a client decides how deep this is.

@@ -94,9 +94,10 @@ class ChatTemplate:
 
     def prompt(self, chat: tuple[Any, ...]) -> tuple[str, str]:
         """(text, text to put behind it) of a `chat_prompt.CHAT`; raises ChatTemplateError."""
-        _, messages, tools, kwargs, add, continue_final, _ = chat
+        _, messages, tools, kwargs, add, continue_final, _, plain = chat
         watched = is_long(chat, _UNWATCHED_CHARS)
-        messages = for_template(messages, self._pick(tools)[1])
+        if not plain:
+            messages = for_template(messages, self._pick(tools)[1])
         behind = ""
         if add is None or continue_final:
             messages, behind = split_final(messages, continue_final)
