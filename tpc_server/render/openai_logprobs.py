@@ -122,7 +122,7 @@ class OpenAILogprobs:
             {
                 "text_offset": offsets,
                 "token_logprobs": values,
-                "tokens": [texts.label_of(token) for token in ids],
+                "tokens": list(map(texts.label_of, ids)),
                 "top_logprobs": [self._alternatives(position) for position in top],
             }
         )
@@ -130,5 +130,5 @@ class OpenAILogprobs:
     def _alternatives(self, position: Position) -> dict[str, Any] | None:
         if position is None:
             return None
-        label = self._texts.label_of
-        return {label(token): value for value, token in zip(*position, strict=True)}
+        values, ids = position
+        return dict(zip(map(self._texts.label_of, ids), values, strict=True))

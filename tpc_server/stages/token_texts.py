@@ -16,6 +16,53 @@ from ..text.windowed import WindowedDetok
 from .stream import Stream
 
 
+class _Alone(dict[int, str]):
+    """Texts of single ids, each made once: a prompt's logprobs ask for hundreds of thousands."""
+
+    __slots__ = ("_decode", "_setup")
+
+    def __init__(self, setup: Any) -> None:
+        self._setup = setup
+        self._decode: Any = None  # the tokenizer's own, where there is no table
+
+    def __missing__(self, token: int) -> str:
+        setup = self._setup
+        if setup.pieces is not None:
+            text = decode_all(setup.pieces, (token,), skip_special=False)
+        else:
+            if self._decode is None:
+                self._decode = setup.decode()
+            text = str(self._decode([token], False))
+        if 0 <= token < setup.vocab_size:  # others could be any number of them
+            self[token] = text
+        return text
+
+
+class _Labels(dict[int, str]):
+    """Texts of single ids as keys: bytes that are no text by themselves are one character each
+    where the vocabulary is one of bytes, so that halves of characters do not all look alike."""
+
+    __slots__ = ("_alone", "_table")
+
+    def __init__(self, table: Any, alone: _Alone) -> None:
+        self._table = table
+        self._alone = alone
+
+    def __missing__(self, token: int) -> str:
+        text = self._alone[token]
+        table = self._table
+        if table is None or not 0 <= token < table.vocab_size:
+            return text
+        if "\ufffd" in text and not table.fallback:
+            raw = bytes(table.pieces[token])
+            try:
+                raw.decode()
+            except UnicodeDecodeError:
+                text = raw.decode("latin-1")
+        self[token] = text
+        return text
+
+
 class TokenTexts:
     """Tables of one core, and texts from them."""
 
@@ -30,6 +77,11 @@ class TokenTexts:
         # Text and id of a token in one piece. None: not made yet; False: takes the slow path.
         self._inc_shown: list[Any] = [None] * len(self._shown.frag) if self._shown else []
         self._inc_all: list[Any] = [None] * len(self._all.frag) if self._all else []
+        alone = _Alone(setup)
+        #: Text of one id alone, special tokens shown; half characters are U+FFFD.
+        self.text_of = alone.__getitem__
+        #: The same as a key: see `_Labels`.
+        self.label_of = _Labels(table, alone).__getitem__
 
     def make_detok(self, stream: Stream) -> Any:
         """Incremental detokenizer of one stream."""
@@ -51,13 +103,6 @@ class TokenTexts:
             self._decoder = self.setup.decode()
         return self._decoder
 
-    def text_of(self, token: int) -> str:
-        """Text of one id alone, special tokens shown; half characters are U+FFFD."""
-        table = self._table
-        if table is None:
-            return str(self._decode_of()([token], False))
-        return decode_all(table, (token,), skip_special=False)
-
     def decode_prompt(self, ids: list[int]) -> str:
         """The text of a prompt that was given as ids, special tokens hidden."""
         if self._table is None:
@@ -70,20 +115,6 @@ class TokenTexts:
         if table is None or not 0 <= token < table.vocab_size:
             return None
         return bytes(table.pieces[token])
-
-    def label_of(self, token: int) -> str:
-        """The same as a key: bytes that are no text by themselves are one character each where
-        the vocabulary is one of bytes, so that the halves of characters do not all look alike."""
-        text = self.text_of(token)
-        table = self._table
-        if "\ufffd" in text and table is not None and not table.fallback:
-            raw = self.bytes_of(token)
-            if raw is not None:
-                try:
-                    raw.decode()
-                except UnicodeDecodeError:
-                    return raw.decode("latin-1")
-        return text
 
     def offsets_of(self, stream: Stream | None) -> Offsets:
         """Counts where a stream's tokens begin in its text; None: those of a prompt that is echoed,
