@@ -39,7 +39,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgpack
 
-from tpc_server.ring import Consumer, Producer, ring_bytes
+from tpc_server.ring import Producer, ring_bytes
+from tpc_server.ring_reader import Consumer
 from tpc_server.shm import Region
 
 CORES = (1, 2, 4)

@@ -31,8 +31,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tpc_server.mailbox import DOORBELL_BYTES, Bell, Doorbell, EventFd, Receiver, Sender, Sleeper
-from tpc_server.ring import Consumer, Producer, ring_bytes
+from tpc_server.eventfd import EventFd
+from tpc_server.mailbox import DOORBELL_BYTES, Bell, Doorbell, Receiver, Sender, Sleeper
+from tpc_server.ring import Producer, ring_bytes
+from tpc_server.ring_reader import Consumer
 from tpc_server.shm import Region
 
 CAPACITY = 1 << 20

@@ -18,9 +18,10 @@ from .routes.router import Router
 from .stages.accept import Loads
 from .stages.base import DirectPort, LocalPort, Outbox, Port, RemotePort, Stage
 from .stages.detok import DetokStage
-from .stages.egress import EgressStage, RemoteWriter, gone_writer
+from .stages.egress import EgressStage
 from .stages.ingress import KEY_BITS, IngressStage
 from .stages.tokenize import TokenizeStage
+from .stages.writers import RemoteWriter, gone_writer
 
 
 class StageSet:

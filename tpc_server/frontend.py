@@ -20,9 +20,9 @@ from .boundary.server_args import DisaggregationMode, ServerArgs
 from .config import Options
 from .core import Core
 from .counters import snapshot
+from .eventfd import EventFd
 from .info import ServerInfo
 from .log import LogWriter
-from .mailbox import EventFd
 from .mesh import ALIEN, Ends, Mesh
 from .metrics.area import MetricsArea
 from .metrics.exposition import load

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from queue import SimpleQueue
 from typing import Any, Final
 
-from .mailbox import EventFd
+from .eventfd import EventFd
 
 _NICE: Final = 10  # above the core's
 

@@ -14,17 +14,11 @@ from typing import Final
 
 from .affinity.plan import CorePlan, route
 from .counters import WORDS
-from .mailbox import (
-    DOORBELL_BYTES,
-    Bell,
-    Doorbell,
-    EventFd,
-    Receiver,
-    Sender,
-    Sleeper,
-)
+from .eventfd import EventFd
+from .mailbox import DOORBELL_BYTES, Bell, Doorbell, Receiver, Sender, Sleeper
 from .metrics.area import MetricsArea
-from .ring import Consumer, Producer, ring_bytes
+from .ring import Producer, ring_bytes
+from .ring_reader import Consumer
 from .shm import LINE_BYTES, Region, RegionMapping
 
 SCHEDULER: Final = -1

@@ -10,6 +10,7 @@ from tests.interleave.explore import Explorer
 from tests.interleave.tso import Recorder, Side, SideMemory
 from tpc_server import mailbox as shipped_mailbox
 from tpc_server import ring as shipped_ring
+from tpc_server import ring_reader as shipped_ring_reader
 
 CAPACITY: Final = 64
 STRIDE: Final = 3 * 128
@@ -34,9 +35,9 @@ def never() -> bool:
 class World:
     """Memory of some rings and doorbells, the code under test, and the sides that run it.
 
-    `ring` and `mailbox` are the shipped modules or mutated copies; `barriers` may replace the
-    barrier of the doorbell ends it is asked about, by name ("arm", "ring", "arm space",
-    "ring space").
+    `ring`, `ring_reader` and `mailbox` are the shipped modules or mutated copies; `barriers` may
+    replace the barrier of the doorbell ends it is asked about, by name ("arm", "ring",
+    "arm space", "ring space").
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class World:
         rings: int,
         doorbells: int,
         ring: Any = shipped_ring,
+        ring_reader: Any = shipped_ring_reader,
         mailbox: Any = shipped_mailbox,
         barriers: BarrierOf = lambda name: None,
     ) -> None:
         self.ring = ring
+        self.ring_reader = ring_reader
         self.mailbox = mailbox
         self.barriers = barriers
         self.rings = rings
@@ -67,7 +70,7 @@ class World:
         )
 
     def receiver(self, memory: SideMemory, ring: int, space: int | None) -> Any:
-        consumer = self.ring.Consumer(memory, ring * STRIDE, CAPACITY)
+        consumer = self.ring_reader.Consumer(memory, ring * STRIDE, CAPACITY)
         bell = None
         if space is not None:
             bell = self.mailbox.Bell(self.doorbell(memory, space, "ring space"), space=True)

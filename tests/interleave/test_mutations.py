@@ -11,7 +11,7 @@ from tests.interleave.explore import Violation
 from tests.interleave.mutants import mutant
 from tests.interleave.scenarios import World, message
 from tests.interleave.tso import NoBarrier
-from tpc_server import mailbox, ring
+from tpc_server import mailbox, ring, ring_reader
 
 pytestmark = pytest.mark.timeout(300)
 ASLEEP = "stuck|no end can be reached"
@@ -63,7 +63,8 @@ def without_barrier(end: str) -> dict[str, Any]:
 def test_the_unchanged_code_passes(build):
     """Also as a copy, so that no mutation below fails for being one."""
     build().explore()
-    build(ring=mutant(ring), mailbox=mutant(mailbox)).explore()
+    copies = {"ring": mutant(ring), "ring_reader": mutant(ring_reader)}
+    build(**copies, mailbox=mutant(mailbox)).explore()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ SWAPPED: dict[str, tuple[Callable[..., World], Any, list[tuple[str, str]]]] = {
     ),
     "tail before the copy": (
         wrapped,
-        ring,
+        ring_reader,
         [
             (PUBLISH_TAIL, ""),
             (READ_RECORDS, "        self._words[self._tail_at] = tail + end\n" + READ_RECORDS),
@@ -173,7 +174,7 @@ LEFT_OUT: dict[str, tuple[Callable[..., World], Any, list[tuple[str, str]]]] = {
     ),
     "the close in the look again": (
         polled,
-        ring,
+        ring_reader,
         [
             (
                 "return head != tail and not (self._closed and head == tail + 1)",

@@ -16,8 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tpc_server.ring import Consumer, Producer, ring_bytes
+from tpc_server.ring import Producer, ring_bytes
 from tpc_server.ring_format import MIN_CAPACITY
+from tpc_server.ring_reader import Consumer
 from tpc_server.shm import Region
 
 GUARD = 128

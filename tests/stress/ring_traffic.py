@@ -18,18 +18,19 @@ import time
 from array import array
 from typing import Any, Final
 
+from tpc_server.eventfd import EventFd
 from tpc_server.mailbox import (
     DOORBELL_BYTES,
     Bell,
     Doorbell,
-    EventFd,
     Receiver,
     Sender,
     Sleeper,
     SpaceWaiter,
     broadcast,
 )
-from tpc_server.ring import Consumer, Producer, ring_bytes
+from tpc_server.ring import Producer, ring_bytes
+from tpc_server.ring_reader import Consumer
 from tpc_server.shm import Region
 
 CAPACITY: Final = 1 << 14

@@ -22,18 +22,19 @@ import pytest
 from tests.gil_env import NONE_FOUND
 from tests.stress import ring_traffic
 from tpc_server.bootstrap.clients import client_interpreter
+from tpc_server.eventfd import EventFd
 from tpc_server.mailbox import (
     DOORBELL_BYTES,
     Bell,
     Doorbell,
-    EventFd,
     Receiver,
     Sender,
     Sleeper,
     SpaceWaiter,
     broadcast,
 )
-from tpc_server.ring import Consumer, Producer, Record, ring_bytes
+from tpc_server.ring import Producer, Record, ring_bytes
+from tpc_server.ring_reader import Consumer
 from tpc_server.shm import Region
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from tpc_server.render import plan
 from tpc_server.setup import CoreSetup
 from tpc_server.stages.base import Outbox, RemotePort
 from tpc_server.stages.detok import DetokStage
-from tpc_server.stages.egress import ConnWriter
+from tpc_server.stages.writers import ConnWriter
 from tpc_server.text.load import load_tokenizer
 
 TOKENS = 8000

@@ -15,13 +15,13 @@ import pytest
 
 from tests.unit.test_port import plan_of
 from tpc_server.boundary import codec, columns, messages, port, wire
+from tpc_server.eventfd import EventFd
 from tpc_server.link import link as link_module
 from tpc_server.link import messages as link_messages
 from tpc_server.link.attached import AttachedMesh, describe
 from tpc_server.link.hub import Hub
 from tpc_server.link.link import Link, attached
 from tpc_server.link.messages import Channel
-from tpc_server.mailbox import EventFd
 from tpc_server.mesh import ABORTS, PUSHES_BLOCKED, PUSHES_BLOCKED_NS, SCHEDULER, Ends, Mesh
 
 pytestmark = pytest.mark.timeout(30)

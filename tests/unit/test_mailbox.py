@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
+from tpc_server.eventfd import EventFd
 from tpc_server.mailbox import (
     DOORBELL_BYTES,
     Bell,
     Doorbell,
-    EventFd,
     Receiver,
     Sender,
     Sleeper,
     SpaceWaiter,
     broadcast,
 )
-from tpc_server.ring import Consumer, Producer, ring_bytes
+from tpc_server.ring import Producer, ring_bytes
+from tpc_server.ring_reader import Consumer
 from tpc_server.shm import Region
 
 CAPACITY = 256
@@ -410,7 +411,8 @@ def test_a_subinterpreter_can_be_the_producer(link):
     code = f"""
 import os, sys
 sys.path[:] = {sys.path!r}
-from tpc_server.mailbox import Bell, Doorbell, EventFd, Sender
+from tpc_server.eventfd import EventFd
+from tpc_server.mailbox import Bell, Doorbell, Sender
 from tpc_server.ring import Producer, ring_bytes
 from tpc_server.shm import Region
 region = Region.attach(os.dup({link.region.fd}), {link.region.size})

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpc_server.ring import Consumer, Producer, RingCorruptError, ring_bytes
+from tpc_server.ring import Producer, RingCorruptError, ring_bytes
 from tpc_server.ring_format import (
     MAX_KEY_BYTES,
     RING_HEADER_BYTES,
 )
+from tpc_server.ring_reader import Consumer
 from tpc_server.shm import Region
 
 

@@ -31,8 +31,8 @@ from tpc_server.stages import stream as records
 from tpc_server.stages.base import Outbox, RemotePort
 from tpc_server.stages.connections import Connection
 from tpc_server.stages.detok import DetokStage
-from tpc_server.stages.egress import RemoteWriter
 from tpc_server.stages.ingress import IngressStage
+from tpc_server.stages.writers import RemoteWriter
 
 KEY = 5
 

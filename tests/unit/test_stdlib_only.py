@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 MODULES = (
-    "frame", "fsm", "request", "connection", "ring", "mailbox", "shm", "counters",
+    "frame", "fsm", "request", "connection", "ring", "ring_reader", "mailbox", "shm", "counters",
     "render.http", "render.native", "render.control", "render.logprobs", "render.plan",
     "render.shape", "render.openai",    "render.chat", "render.completion", "text.chat_prompt",
     "boundary.wire", "boundary.extras", "boundary.server_args", "stages.stream",
     "render.hidden_states", "mesh", "boundary.port", "parsers.base", "metrics.area", "metrics.http",
+    "eventfd",
 )  # fmt: skip
 
 

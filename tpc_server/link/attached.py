@@ -10,7 +10,8 @@ import os
 from typing import Any, Final
 
 from ..counters import WORDS
-from ..mailbox import DOORBELL_BYTES, EventFd
+from ..eventfd import EventFd
+from ..mailbox import DOORBELL_BYTES
 from ..mesh import EXTRA_ENDS, SCHEDULER, Lane, Mesh
 from ..ring import ring_bytes
 from ..shm import Region

@@ -20,9 +20,9 @@ from ..render.completion import CompletionShape
 from ..render.openai import Spec
 from . import stream as records
 from .base import Port
-from .egress import RemoteWriter
 from .ends import GroupEnds
 from .stream import Group, Stream
+from .writers import RemoteWriter
 
 if TYPE_CHECKING:
     from ..counters import Counters

@@ -21,8 +21,8 @@ from .accept import Acceptor
 from .access_log import AccessLog
 from .connection_ends import ConnectionEnds
 from .connections import Connection
-from .egress import RemoteWriter
 from .inflating import Inflating
+from .writers import RemoteWriter
 
 if TYPE_CHECKING:
     from ..counters import Counters
