@@ -17,8 +17,7 @@ PAGES = sorted(
 )
 FOLDERS = ("tpc_server", "tests", "perf", "requirements", "docs")
 SUFFIXES = {".py", ".txt", ".json", ".jsonl", ".toml"}
-# Other people's: SGLang's flag, what a page says about Python itself.
-FOREIGN_FLAGS = {"--disaggregation-mode"}
+# What a page says about Python itself.
 FOREIGN_NAMES = {"lru_cache", *opcode.opmap}
 PLACEHOLDERS = {"requirements/NAME.txt"}
 _FILE = re.compile(r"[\w.*-][\w./*-]*\.(?:py|md|txt|json|toml)|[\w.-][\w./-]*/")
@@ -77,7 +76,8 @@ def missing(said: str) -> Iterator[str]:
             yield f"file {said}"
         return
     for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", said):
-        if flag not in flags() | FOREIGN_FLAGS and not flag.endswith("-"):
+        setting = flag[2:].replace("-", "_")  # SGLang's are known by their names as settings
+        if flag not in flags() and not flag.endswith("-") and setting not in words():
             yield f"flag {flag}"
     for module in re.findall(r"(?<![\w.])(?:tpc_server|tests|perf)(?:\.\w+)+", said):
         parts = module.split(".")
