@@ -78,6 +78,8 @@ def peer():
     stage = IngressStage(0, 1, setup, Counters(), poller, [], router)
     stage.acceptor.report = lambda n: None
     writer = Writer()
+    told: list[Any] = []
+    stage.detok_port = SimpleNamespace(send=told.append)
     stage.egress_stage = SimpleNamespace(
         attach=lambda *a: writer, close_after_flush=lambda key: None, drop=lambda key: None
     )
@@ -105,8 +107,14 @@ def peer():
         stage.inbox.append((frame.I_ANSWERED, conn.key, close))
         stage.poll(10)
 
+    def end():
+        theirs.shutdown(socket.SHUT_WR)
+        stage.readable(conn, reactor.IN | reactor.RDHUP)
+
     yield SimpleNamespace(
         poller=poller,
+        told=told,
+        end=end,
         tick=tick,
         pause=pause,
         send=send,
@@ -118,6 +126,17 @@ def peer():
     stage.abandon = None
     theirs.close()
     ours.close()
+
+
+def test_a_half_closed_peer_is_probed_by_who_writes_its_answer(peer):
+    """What this core wrote could come to the writing core after the beginning of the answer."""
+    peer.send((POST + b"Content-Length: 2\r\n\r\n{}") * 2)
+    peer.end()
+    probe = (frame.D_PROBE, peer.conn.key)
+    assert peer.told == [probe] and len(peer.requests) == 1
+    peer.answered()
+    assert peer.told == [probe, probe] and len(peer.requests) == 2
+    assert peer.writer.sent == b""
 
 
 def test_a_dripping_head_is_given_up(peer):

@@ -257,12 +257,11 @@ class IngressStage(ConnectionEnds):
             self.access_log.begin(conn, request)
         error = request.refusal
         if error is None:
-            if conn.eof and not conn.queue and request.http11:
-                # An informational answer costs a half-closed client nothing, and the kernel of
-                # one that is gone answers it with a reset.
-                conn.writer.write(http.CONTINUE)
             self._step(conn, connection.REQUEST)
             self._begin(conn, request, self.closes(conn, request))
+            if conn.eof and not conn.queue:
+                # By who writes the answer: what this core wrote might come after that.
+                self.detok_port.send((frame.D_PROBE, conn.key))
             return
         self._step(conn, connection.REQUEST)
         conn.inflight = True
