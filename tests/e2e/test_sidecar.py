@@ -16,6 +16,8 @@ from tests.e2e.test_placements import placed
 from tests.fake_scheduler import FakeScheduler, echo
 from tests.http_client import Client, call
 from tpc_server import ModelConfig, Options, ServerArgs
+from tpc_server.affinity.plan import PlanSettings, parse_cores, plan
+from tpc_server.affinity.topology import read
 from tpc_server.link.server import ServerError, SidecarServer
 
 pytestmark = pytest.mark.timeout(120)
@@ -347,17 +349,38 @@ def test_several_frontends_share_the_port(sidecar):
     until(lambda: len(run.server.processes()) == 2)
 
 
-def test_a_restarted_child_has_the_first_mask(sidecar):
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("how", ["killed", "reloaded"])
+def test_a_restarted_child_has_the_first_mask(sidecar, pinned, how):
+    """And each of its threads that of the first one's: its cores, too, where they are pinned."""
     allowed = os.sched_getaffinity(0)
     if len(allowed) < 2:
         pytest.skip("one CPU only")
-    run = sidecar()
+    chosen = plan(read(), PlanSettings(cores=parse_cores(["2"]), unpinned=not pinned))
+    run = sidecar(options={"plan": chosen})
+    assert run.ask().status == 200
     old = run.pid()
+    first = _masks(old)
+    cores = {name: mask for name, mask in first.items() if name.startswith("tpc-core")}
+    assert len(cores) == 2 and first["main"] == allowed
+    assert all(len(mask) == 1 for mask in cores.values()) == pinned
     with _narrowed(run.scheduler):
-        os.kill(old, signal.SIGKILL)
+        if how == "killed":
+            os.kill(old, signal.SIGKILL)
+        else:
+            assert run.server.reload()
         until(lambda: run.server.processes() and run.pid() != old)
-        assert run.ask().status == 200
-        assert os.sched_getaffinity(run.pid()) == allowed
+        until(lambda: run.server.seats[0].link is not None and run.server.seats[0].link.accepting)
+        until(lambda: _masks(run.pid()) == first)
+
+
+def _masks(pid):
+    """The CPUs of a process's threads by name, as the kernel has them."""
+    found = {}
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        name = Path(f"/proc/{pid}/task/{tid}/comm").read_text().strip()
+        found["main" if int(tid) == pid else name] = os.sched_getaffinity(int(tid))
+    return found
 
 
 @contextmanager

@@ -199,4 +199,4 @@ def unexplained(loose: Loose, done: list[tuple[str, float]]) -> str | None:
         lasting = kind in (DRAIN, STOP)
         if kind in kinds and at <= loose.until and (lasting or loose.since <= at + _AFTER_S):
             return None
-    return f"{loose.kind} without a cause: {loose.note}"
+    return f"{loose.kind} without a cause: {loose.note} ({loose.since:.1f} to {loose.until:.1f})"

@@ -1,6 +1,7 @@
 """The whole server under a seeded mixture of everything that clients and schedulers do wrong.
 
-The server and the synthetic scheduler run here, the clients in a process of their own. A failure
+The server and the synthetic scheduler run here, the clients in a process of their own, and in some
+variants the server's cores as well (`test_sidecar_stress.py` kills and replaces those). A failure
 names its seed: `TPC_SEED=… pytest tests/stress/test_server_stress.py -k <variant>` gives every
 client the same requests and the server the same injuries. Longer: --stress-seconds N.
 """
@@ -25,6 +26,7 @@ from tests.stress.clock import NAP_S, Awake, until
 from tests.stress.driver import SCENARIO_LIMIT_S, Load, judge
 from tpc_server import Server
 from tpc_server.engines.synthetic import SyntheticEngine
+from tpc_server.link.server import SidecarServer
 
 SETTLE_S = 30.0
 # Memory that a run may add: rings touched for the first time, tables of rebuilt cores.
@@ -44,20 +46,21 @@ class Variant(NamedTuple):
     workers: int = 24
     drain_s: float = 0.0  # a drain this long before the end
     stop: bool = False  # a shutdown soon after the drain began, whatever still runs
+    beside: bool = False  # the cores run in a process of their own
 
 
 VARIANTS = {
-    "one-core": Variant(["1"], 0.11, (faults.ABORT_ALL,)),
+    "one-core": Variant(["1"], 0.09, (faults.ABORT_ALL,)),
     "dying-core": Variant(
-        ["1"], 0.11, (faults.THROW,), incremental=True, options={"sse_keepalive_s": 0.02}
+        ["1"], 0.10, (faults.THROW,), incremental=True, options={"sse_keepalive_s": 0.02}
     ),
-    "two-cores": Variant(["2"], 0.12, (faults.THROW, faults.ABORT_ALL, faults.STALL)),
+    "two-cores": Variant(["2"], 0.10, (faults.THROW, faults.ABORT_ALL, faults.STALL)),
     "four-cores": Variant(
-        ["ingress=0", "tokenize=1", "detok=2", "egress=3"], 0.13,
+        ["ingress=0", "tokenize=1", "detok=2", "egress=3"], 0.11,
         (faults.THROW, faults.STALL, faults.ABORT_ALL), options={"spin_us": 20.0},
     ),
     "tiny-rings": Variant(
-        ["ingress=0,1", "tokenize=2", "detok=3", "egress=1,0"], 0.13,
+        ["ingress=0,1", "tokenize=2", "detok=3,0", "egress=1,0"], 0.11,
         (faults.STALL,),
         {"to_scheduler_cap": 16, "from_scheduler_cap": 4, "stage_channel_cap": 16},
         small=True, workers=48,
@@ -66,17 +69,36 @@ VARIANTS = {
     "stop": Variant(
         ["ingress=0", "tokenize=1", "detok=2", "egress=3"], 0.06, drain_s=1.5, stop=True
     ),
+    "beside-two-cores": Variant(["2"], 0.06, (faults.ABORT_ALL,), incremental=True, beside=True),
+    "beside-tiny-rings": Variant(
+        ["ingress=0,1", "tokenize=2", "detok=3,0", "egress=1,0"], 0.07, (faults.ABORT_ALL,),
+        {"to_scheduler_cap": 16, "from_scheduler_cap": 4, "stage_channel_cap": 16},
+        small=True, workers=48, beside=True,
+    ),
+    "beside-drain": Variant(["2"], 0.05, drain_s=1.5, beside=True),
+    "beside-stop": Variant(["1"], 0.05, drain_s=1.5, stop=True, beside=True),
 }  # fmt: skip
 
 
-def make_server(folder: Path, variant: Variant) -> Server:
+class Beside(SidecarServer):
+    """As the server in this process, as far as the tests use that."""
+
+    def start_drain(self) -> None:
+        threading.Thread(target=self.drain, args=(SCENARIO_LIMIT_S,), daemon=True).start()
+
+    def command(self, name: bytes, payload: bytes = b"", only: int | None = None) -> None:
+        raise AssertionError("a core of another process cannot be told to throw")
+
+
+def make_server(folder: Path, variant: Variant) -> Server | Beside:
     args = setups.server_args(folder, incremental_streaming_output=variant.incremental)
     options = setups.options(variant.cores, **variant.options)
-    return Server(args, options=options, **variant.caps)
+    kind = Beside if variant.beside else Server
+    return kind(args, options=options, **variant.caps)
 
 
 def wait_for_clients(
-    load: Load, server: Server, engine_thread: threading.Thread,
+    load: Load, server: Server | Beside, engine_thread: threading.Thread,
     schedule: list[faults.Injury], done: list[tuple[str, float]], limit_s: float,
 ) -> None:  # fmt: skip
     """Injure the server as scheduled until the clients have ended."""
@@ -96,7 +118,7 @@ def wait_for_clients(
 
 
 def injure(
-    injury: faults.Injury, load: Load, server: Server, done: list[tuple[str, float]]
+    injury: faults.Injury, load: Load, server: Server | Beside, done: list[tuple[str, float]]
 ) -> None:
     done.append((injury.kind, time.monotonic()))
     if injury.kind == faults.THROW:
@@ -161,7 +183,7 @@ def run(folder: Path, variant: Variant, seed: str, seconds: float) -> None:
         )  # fmt: skip
         load.on_wrong = lambda: watchdog.show(server, sys.stderr)
         schedule = faults.injuries(
-            random.Random(seed), variant.injuries, len(server.cores), seconds
+            random.Random(seed), variant.injuries, len(server.plan.cores), seconds
         )
         if variant.drain_s:
             schedule.append(faults.Injury(seconds - variant.drain_s, faults.DRAIN))
@@ -184,7 +206,7 @@ def run(folder: Path, variant: Variant, seed: str, seconds: float) -> None:
         if left is not None:
             watchdog.show(server, sys.stderr)
         assert left is None, f"seed {seed}: {left}"
-        found = leaks.too_many_records(len(server.cores))
+        found = leaks.too_many_records(len(server.plan.cores))
         assert found is None, f"seed {seed}: {found}"
         assert engine.received and engine.finished
         counts = load.report["counts"]
@@ -194,12 +216,12 @@ def run(folder: Path, variant: Variant, seed: str, seconds: float) -> None:
         if not variant.drain_s:
             assert call(address, "GET", "/health").status == 200
             info = call(address, "GET", "/server_info").json()
-            assert info["frontend"] == "tpc" and len(info["cores"]) == len(server.cores)
+            assert info["frontend"] == "tpc" and len(info["cores"]) == len(server.plan.cores)
             assert info["internal_states"][0]["num_running_reqs"] == 0
             assert leaks.settle(server, engine, SETTLE_S) is None
         # Of the clients' process, and a core's helper, made when the first long prompt comes.
         fds["pipe:"] = fds.get("pipe:", 0) + 3
-        fds["anon_inode:[eventfd]"] += len(server.cores)
+        fds["anon_inode:[eventfd]"] += len(server.plan.cores)
         # The writing core lets go of its descriptor after the connection has been forgotten.
         extra = leaks.lasting(fds, 10)
         assert not extra, f"seed {seed}: descriptors left open while running: {extra}"

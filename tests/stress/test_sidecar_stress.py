@@ -80,7 +80,7 @@ class Run:
         """False when there is nobody yet whom it could hurt."""
         if injury.kind in (faults.KILL, faults.FREEZE, faults.STUCK):
             with self.server.hub.lock:  # else a pid may be another's by now
-                pids = self._victims(injury.kind)
+                pids = self.server.processes()  # also those that start, or are about to leave
                 if not pids:
                     return False
                 pid = self.rng.choice(pids)
@@ -95,15 +95,6 @@ class Run:
             with contextlib.suppress(EOFError, OSError):  # of a process that is killed just then
                 call(self.address, "POST", "/abort_request", {"abort_all": True})
         return True
-
-    def _victims(self, kind: str) -> list[int]:
-        """Who starts does not turn yet: it can be killed, but is not given up soon."""
-        if kind == faults.KILL:
-            return self.server.processes()
-        return [
-            seat.link.process.pid for seat in self.server.seats
-            if seat.link is not None and seat.link.accepting
-        ]  # fmt: skip
 
     def thaw(self, now: float) -> None:
         """Let those go on whose time has come, if they are still there."""
