@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +17,16 @@ from tests import tiny_tokenizer
 from tests.e2e.test_attach import ROOT, Outside
 from tests.e2e.test_sidecar import ended, sidecar, stream, until  # noqa: F401
 from tests.http_client import Client
+from tests.unit.test_port import plan_of
 from tpc_server import ModelConfig, ServerArgs
+from tpc_server.boundary import codec, messages, wire
 from tpc_server.link import children, protocol
 from tpc_server.link import server as link_server
+from tpc_server.link.attached import describe
 from tpc_server.link.children import Seat
+from tpc_server.link.messages import Channel
 from tpc_server.link.server import ServerError, SidecarServer
-from tpc_server.mesh import PUSHES_BLOCKED
+from tpc_server.mesh import PUSHES_BLOCKED, SCHEDULER, Ends, Mesh
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -326,3 +332,64 @@ def test_another_version_is_refused_in_one_line_on_both_sides(
     monkeypatch.setattr(protocol, "facts", lambda: [*facts, "option new"])
     with pytest.raises(ServerError, match="both must be of one version"):
         SidecarServer(ServerArgs(model_path=str(model_folder), port=0, log_level="error"))
+
+
+def test_a_first_start_that_stops_is_told(model_folder, hurt, monkeypatch):
+    """Of several: the others are ended with it."""
+    monkeypatch.setattr(children, "START_S", 1.0)
+    hurt(signal.SIGSTOP)
+    with pytest.raises(ServerError, match="it did not answer"):
+        SidecarServer(
+            ServerArgs(model_path=str(model_folder), port=0, log_level="error"), frontends=2
+        )
+
+
+class Stranger:
+    """A frontend that joined, had a request, and turns, but does not read what is pushed."""
+
+    def __init__(self, path: Path) -> None:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(str(path))
+        self.channel = Channel(sock)
+        self.channel.send({"hello": protocol.hello()})
+        assert "config" in self.channel.wait(20)
+        self.mesh = Mesh(plan_of("1"), 8192, 8192, 64)
+        about, fds = describe(self.mesh)
+        self.channel.send({"mesh": about}, fds)
+        self.channel.send({"accepting": True})
+        self.ends = Ends(self.mesh)
+        header = messages.pack_abort(codec.make_packer(), "nobody")  # any message will do
+        self.ends.sender(0, SCHEDULER).post(
+            wire.REQUEST, b"strange#1", wire.request_parts(header, [])
+        )
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._turn)
+        self._thread.start()
+
+    def _turn(self) -> None:
+        while not self._over.wait(0.01):
+            self.ends.words[self.mesh.counters_at(0)] = time.monotonic_ns()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self.channel.close()
+        self.mesh.close()
+
+
+def test_one_that_joined_and_does_not_read_is_given_up(sidecar, tmp_path):  # noqa: F811
+    """Its request is aborted; clients of the others wait for that at most, and lose nothing."""
+    attach = tmp_path / "attach.sock"
+    run = sidecar(options={"attach": str(attach), "stall_s": 1.0})
+    stranger = Stranger(attach)
+    run.scheduler.wait_for(lambda s: ["AbortReq", "nobody"] in [m[:2] for m in s.received])
+    (link,) = run.server.guests.links
+    # More than its ring has room for, while it lasts.
+    for _ in range(3):
+        answer = run.ask(sampling_params={"max_new_tokens": 4000}, text="abcd" * 20)
+        assert answer.status == 200 and answer.json()["meta_info"]["completion_tokens"] == 4000
+    until(lambda: not run.server.guests.links)
+    assert link.failure == "it does not read what is pushed"
+    run.scheduler.wait_for(lambda s: "strange#1" in s.aborted)
+    assert run.ask().status == 200 and run.server.seats[0].restarts == 0
+    stranger.end()
