@@ -212,7 +212,7 @@ def test_what_the_end_of_a_process_explains():
         assert unexplained(cut, [(kind, 15)]) is not None
         assert unexplained(cut._replace(got=0), [(kind, 15)]) is not None
         assert unexplained(closing, [(kind, 15)]) == (
-            None if kind == faults.RELOAD else "closing without a cause: n"
+            None if kind == faults.RELOAD else "closing without a cause: n (10.0 to 20.0)"
         )
 
 
