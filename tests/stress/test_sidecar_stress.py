@@ -78,6 +78,7 @@ class Run:
 
     def injure(self, injury: faults.Injury, now: float) -> bool:
         """False when there is nobody yet whom it could hurt."""
+        at = time.monotonic()  # before: a client may see it sooner than we go on
         if injury.kind in (faults.KILL, faults.FREEZE, faults.STUCK):
             with self.server.hub.lock:  # else a pid may be another's by now
                 pids = self.server.processes()  # also those that start, or are about to leave
@@ -88,7 +89,7 @@ class Run:
             self.ended += injury.kind != faults.FREEZE
             if injury.kind != faults.KILL:
                 self._frozen.append((now + injury.seconds, pid))
-        self.done.append((injury.kind, time.monotonic()))
+        self.done.append((injury.kind, at))
         if injury.kind == faults.RELOAD:
             self.server.reload()
         elif injury.kind == faults.ABORT_ALL:
