@@ -1,4 +1,4 @@
-"""A conversation of 200 messages does not hold up the streams of its core."""
+"""Conversations of hundreds of messages do not hold up the streams of their core, nor end it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 
 from tests import tiny_tokenizer
 from tests.http_client import Client
+from tpc_server.text import chat_template
 from tpc_server.text.chat_template import ChatTemplate
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }};{% endfor %}"
@@ -44,3 +45,27 @@ def test_other_streams_go_on_while_a_long_conversation_is_rendered(start, tmp_pa
         assert chatting.answer().status == 200
     expected = "".join(m["content"] + ";" for m in messages)
     assert run.scheduler.prompts[1] == [tiny_tokenizer.BOS, *tiny_tokenizer.ids(expected)]
+
+
+LOOPS = (
+    "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% if c.x == 'x' %}"
+    "{% endif %}{% endfor %}{% endfor %}{% endfor %}{{ messages[0].content }}"
+)
+
+
+def test_a_template_that_loops_for_ages_costs_its_request_alone(start, tmp_path, monkeypatch):
+    """A client decides how many messages there are to loop over."""
+    folder = tiny_tokenizer.write(tmp_path)
+    (folder / "chat_template.jinja").write_text(LOOPS)
+    run = start(model_path=str(folder))
+    monkeypatch.setattr(chat_template, "MAX_RENDER_S", 0.001)
+    message = {"role": "user", "content": "ab"}
+    with Client(run.address) as client:
+        for path in ("/v1/chat/completions", "/tokenize", "/invocations"):
+            for _ in range(2):
+                answer = client.call("POST", path, {"messages": [message] * 300})
+                assert answer.status == 400, answer.body
+                assert "ran longer than" in answer.json()["message"]
+        few = {"messages": [message], "max_tokens": 2}
+        assert client.call("POST", "/v1/chat/completions", few).status == 200
+    assert not run.total("resets") and len(run.scheduler.prompts) == 1

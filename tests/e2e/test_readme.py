@@ -160,3 +160,15 @@ def test_the_openai_client_of_the_readme(tour):
     assert done.returncode == 0, done.stderr
     first, streamed = done.stdout.splitlines()
     assert re.fullmatch(r"Paris \d+", first) and streamed == "Paris"
+
+
+def test_flags_that_pages_name_are_flags():
+    """Of the server, the benchmarks or the tests; in the pages on SGLang also of its."""
+    declared = set()
+    for folder in ("tpc_server", "perf", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            declared |= set(re.findall(r"[\"'](--[a-z][a-z0-9-]+)[\"'=]", path.read_text("utf-8")))
+    pages = ["README.md", *[f"docs/{n}.md" for n in ("METRICS", "SYNTHETIC", "CORES", "BOUNDARY")]]
+    for page in pages:
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", (ROOT / page).read_text("utf-8")))
+        assert named <= declared, (page, named - declared)
