@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,7 +144,8 @@ HUGE: dict[str, Any] = {
 def spent(run) -> float:
     """Seconds of a CPU that the core has had: no other load of the machine counts."""
     (core,) = run.server.cores
-    return int(Path(f"/proc/self/task/{core.native_id}/schedstat").read_text().split()[0]) / 1e9
+    (thread,) = [t for t in threading.enumerate() if t.native_id == core.native_id]
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
 
 
 @pytest.mark.parametrize("what", HUGE)
@@ -164,8 +164,8 @@ def test_24_what_is_huge_costs_its_core_nothing(run, what):
 
 @pytest.mark.parametrize(("path", "form"), [("/tokenize", "prompt"), ("/v1/tokenize", "messages")])
 def test_24_others_are_served_meanwhile(run, path, form):
-    """3 MB to be encoded: all the while health answers and a stream goes on. The longest pause is
-    far from the whole time, however slow the machine is."""
+    """3 MB to be encoded: meanwhile health answers and a stream goes on. There is no pause as long
+    as the encoding, which is nearly all of the CPU that this process has meanwhile."""
     run.until_idle()
     text = WORDS[:3_000_000]
     body = {form: text if form == "prompt" else [{"role": "user", "content": text}]}
@@ -173,15 +173,15 @@ def test_24_others_are_served_meanwhile(run, path, form):
     with begin(run, APIS[2], 1, slow) as stream, Client(run.address, timeout=120) as big:
         stream.head()
         big.request("POST", path, body)
-        times = [time.monotonic()]
+        times = [time.process_time()]
         while not select.select([big.sock], [], [], 0)[0]:
             assert call(run.address, "GET", "/health").status == 200
             stream.chunk()
-            times.append(time.monotonic())
+            times.append(time.process_time())
         assert big.answer().status == 200
         stream.reset()
     pause = max(b - a for a, b in itertools.pairwise(times))
-    assert pause < (times[-1] - times[0]) / 3, (pause, times[-1] - times[0])
+    assert pause < (times[-1] - times[0]) * 0.75, (pause, times[-1] - times[0])
     run.until_idle()
 
 
