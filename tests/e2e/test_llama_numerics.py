@@ -1,11 +1,13 @@
 """The default model's numbers against transformers on torch, an independent implementation.
 
 Heavy: without `TPC_TORCH_PYTHON` (an interpreter that has torch, transformers, gguf and accelerate)
-an environment of about 5 GB is made once in the cache, from a Python with a GIL.
+the environment of the real SGLang on CPU is made once in the cache (5 GB), from a Python with a
+GIL; its pins are those of `requirements/sglang-cpu.txt` and `torch-reference.txt`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.llama_driver import Driver
-from tpc_server.bootstrap import cache, interpreter
+from tpc_server.bootstrap import cache, clients
 from tpc_server.bootstrap.fetch import model_path
 from tpc_server.engines.llama.engine import LlamaEngine
 from tpc_server.engines.llama.kv_cache import KvCache
@@ -26,7 +28,7 @@ from tpc_server.text.load import load_tokenizer
 
 pytestmark = [pytest.mark.full, pytest.mark.network, pytest.mark.timeout(3600)]
 
-REQUIREMENTS = ("torch>=2.6", "transformers>=4.50", "gguf>=0.17", "accelerate", "numpy")
+LOCK = Path(__file__).parents[2] / "requirements" / "torch-reference.txt"
 N_IDS = 24
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 TEXTS = (
@@ -63,20 +65,22 @@ def quiet(text: str, done: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def torch_python() -> str:
+def torch_python() -> tuple[str, dict[str, str]]:
+    """An interpreter and its environment variables."""
     given = os.environ.get("TPC_TORCH_PYTHON")
     if given:
-        return given
-    base = interpreter.ordinary()
+        return given, dict(os.environ)
+    base = clients.sglang_interpreter()
     assert base is not None, "needs a Python with a GIL: name one that has torch, TPC_TORCH_PYTHON"
+    python = str(clients.client_environment(clients.SGLANG, base))
 
     def make(target: Path) -> None:
-        subprocess.run([base.executable, "-m", "venv", target], check=True)
-        python = str(target / "bin/python")
-        subprocess.run([python, "-m", "pip", "install", "-q", *REQUIREMENTS], check=True)
+        pip = [python, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes"]
+        subprocess.run([*pip, "--target", str(target), "-r", str(LOCK)], check=True)
 
-    folder = cache.build_once(cache.sub("tests"), "torch-env", "making the torch environment", make)
-    return str(folder / "bin/python")
+    key = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]
+    beside = cache.build_once(cache.sub("tests"), f"torch-{key}", "what torch lacks", make)
+    return python, {**os.environ, "PYTHONPATH": str(beside)}
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +96,9 @@ def reference(torch_python, prompts, tmp_path_factory) -> dict[str, np.ndarray]:
     folder = tmp_path_factory.mktemp("torch")
     (folder / "prompts.json").write_text(json.dumps(prompts))
     script = Path(__file__).with_name("torch_reference.py")
-    command = [torch_python, script, model_path(), folder / "prompts.json", folder / "out.npz"]
-    subprocess.run([*command, str(N_IDS)], check=True, timeout=3000)
+    python, env = torch_python
+    command = [python, script, model_path(), folder / "prompts.json", folder / "out.npz"]
+    subprocess.run([*command, str(N_IDS)], check=True, timeout=3000, env=env)
     return dict(np.load(folder / "out.npz"))
 
 
