@@ -20,7 +20,7 @@ from . import frame, mesh
 from .affinity import pin
 from .boundary import wire
 from .build import StageSet
-from .counters import Counters
+from .counters import Beat, Counters
 from .mesh import ALIEN, SCHEDULER, Ends, Mesh
 from .reactor import Reactor
 from .ring import Record
@@ -79,6 +79,7 @@ class Core:
         self.counters = Counters()
         self.counters.started_ns = time.monotonic_ns()
         self._counters_at = self.link.counters_at(self.index)
+        setup.beat = Beat(self.ends.words, self._counters_at)
         self._connect()
         deaths: list[int] = []
         self._accepting = False

@@ -44,6 +44,10 @@ _GENERATION: Final = {
 }
 
 
+def _nothing() -> None:
+    """Nobody watches."""
+
+
 class CoreSetup:
     """Settings, limits, tokenizer and facts, in the units the stages use."""
 
@@ -58,6 +62,7 @@ class CoreSetup:
         self.info = info
         self._link = link
         self._words = words
+        self.beat: Callable[[], None] = _nothing  # each core's own: see `counters.Beat`
         self.weight_version = args.weight_version
         self.incremental = args.incremental_streaming_output
         self.skip_tokenizer = args.skip_tokenizer_init or tokenizer is None

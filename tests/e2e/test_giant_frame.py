@@ -62,7 +62,7 @@ def test_it_arrives_whole_within_bounded_memory(model_folder, megabytes, exact, 
     """Beside it in the frame a row of another stream, behind it a frame of that one alone."""
     giant = Giant(megabytes << 20, exact)
     assert len(giant.column) == megabytes << 20 >= FRAME_RING_BYTES
-    options = {"plan": placed(["1"]), "stall_s": 600.0}
+    options = {"plan": placed(["1"])}
     with by_hand(model_folder, options, enable_return_hidden_states=True) as run:
         other, other_rid = run.open("other", sampling_params={"max_new_tokens": 9})
         client, rid = run.open("giant", stream, return_hidden_states=True)

@@ -116,7 +116,7 @@ def test_not_a_number_is_none_everywhere() -> None:
     assert extras.row_logprobs(0)[2] == [([None, -1.0], [4, 5])]
     (hidden,) = extras.hidden(0)
     text = bytearray()
-    hidden_states.add(text, [hidden], hidden_states.Texts())
+    hidden_states.add(text, [hidden], hidden_states.Texts(), int)
     assert text == b"[null,1.5]"
 
 

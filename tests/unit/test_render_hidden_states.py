@@ -15,7 +15,7 @@ from tpc_server.render import hidden_states, native
 def rendered(*positions: array[float], texts: hidden_states.Texts | None = None) -> bytes:
     out = bytearray()
     kept = hidden_states.Texts() if texts is None else texts
-    hidden_states.add(out, [memoryview(values) for values in positions], kept)
+    hidden_states.add(out, [memoryview(values) for values in positions], kept, int)
     return bytes(out)
 
 
@@ -46,6 +46,15 @@ def test_positions_follow_what_is_there():
     one, none, three = array("f", [1.5]), array("f"), array("f", [0.1, -0.0, math.inf])
     assert rendered(one, none, three) == b"[1.5],[],[0.10000000149011612,-0.0,null]"
     out = bytearray(b"[2.0]")
-    hidden_states.add(out, [memoryview(one)], hidden_states.Texts())
-    hidden_states.add(out, [], hidden_states.Texts())
+    hidden_states.add(out, [memoryview(one)], hidden_states.Texts(), int)
+    hidden_states.add(out, [], hidden_states.Texts(), int)
     assert out == b"[2.0],[1.5]"
+
+
+def test_the_core_lives_meanwhile():
+    beats: list[None] = []
+    values = memoryview(array("f", [0.1] * 100_000))
+    hidden_states.add(
+        bytearray(), [values, values], hidden_states.Texts(), lambda: beats.append(None)
+    )
+    assert len(beats) == 2 * 13  # one for so many numbers as take some milliseconds

@@ -9,7 +9,7 @@ make them. Standard library only.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Final
 
@@ -30,14 +30,20 @@ class Texts(dict[int, bytes]):
         return text
 
 
-def add(out: bytearray, positions: Sequence[memoryview], texts: Texts) -> None:
-    """Append one array a position, with commas between them and behind what is there."""
+def add(
+    out: bytearray, positions: Sequence[memoryview], texts: Texts, beat: Callable[[], None]
+) -> None:
+    """Append one array a position, with commas between them and behind what is there.
+
+    It may take a minute, where all numbers differ: `beat` says meanwhile that the core lives.
+    """
     for values in positions:
         out += b",[" if out else b"["
         halves = values.cast("B").cast("H")  # the lower one first
         for at in range(0, len(values), _SLICE):
             if at:
                 out += b","
+            beat()
             part = halves[2 * at : 2 * (at + _SLICE)]
             if any(part[::2].tolist()):
                 out += native.to_json(finite(values[at : at + _SLICE].tolist()))[1:-1]

@@ -8,6 +8,7 @@ plain path again where it can be.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import frame, request
@@ -65,6 +66,7 @@ class StreamRows(TokenTexts):
         self.recorder: Any = None  # of metrics, where they are wanted
         self.http_meter: Any = None
         self._hidden_texts = hidden_states.Texts()
+        self._beat = setup.beat
 
     # -- hooks of the stage ----------------------------------------------------------
 
@@ -173,7 +175,7 @@ class StreamRows(TokenTexts):
             if stream.logprobs is not None:
                 self._add_logprobs(stream, extras, row)
             if stream.plan[plan.HIDDEN]:
-                hidden_states.add(stream.hidden, extras.hidden(row), self._hidden_texts)
+                self._add_hidden(stream.hidden, extras.hidden(row))
         finish = batch.finish_reasons[row]
         if finish is not None and stream.meter is not None:
             self.recorder.ended(stream, batch, row, self.now_ns)
@@ -373,3 +375,6 @@ class StreamRows(TokenTexts):
             buffers.add_positions(OUTPUT[1], out_top)
         if wanted[plan.TOKEN_IDS_LOGPROB]:
             buffers.add_positions(OUTPUT[2], out_ids)
+
+    def _add_hidden(self, out: bytearray, positions: Sequence[memoryview]) -> None:
+        hidden_states.add(out, positions, self._hidden_texts, self._beat)
