@@ -405,9 +405,12 @@ def test_processes_that_a_scheduler_forks_end_at_once(folder):
 def leader(ready):
     drain._GRACE_S = 60.0
     drain.stand_by(Server(60.0), 60.0)
+    here, there = os.pipe()
     worker = os.fork()
     if not worker:
+        os.write(there, b"x")  # what comes before Python knows that it forked is forgotten
         time.sleep(60)
+    os.read(here, 1)
     os.kill(worker, 15)
     print(os.waitpid(worker, 0)[1], flush=True)
     ready.set()
