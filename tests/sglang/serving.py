@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,10 +41,49 @@ class Ended(Exception):
 
 def free_port() -> int:
     """A port that nobody has just now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    return free_ports(1)
+
+
+def free_ports(count: int) -> int:
+    """The first of so many in a row."""
+    while True:
+        with ExitStack() as stack:
+            port = 0
+            try:
+                for k in range(count):
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind(("127.0.0.1", port + k if k else 0))
+                    port = port or sock.getsockname()[1]
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def until(what: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for something that comes by itself."""
+    pause = threading.Event()
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come"
+        pause.wait(0.1)
+
+
+def refused(address: Any) -> bool:
+    """Whether nobody listens there."""
+    try:
+        Client(address).close()
+    except ConnectionError:
+        return True
+    return False
+
+
+def reason_at_end(client: Client) -> dict[str, Any]:
+    """Why a stream ended, once it has; read on from where it is."""
+    text = b"".join(iter(client.chunk, b""))
+    assert text.endswith(b"data: [DONE]\n\n")
+    *_, last = [line for line in text.decode().split("\n\n") if line.startswith("data: {")]
+    reason: dict[str, Any] = json.loads(last.removeprefix("data: "))["meta_info"]["finish_reason"]
+    return reason
 
 
 def environ(prepared: Prepared, frontend: str, **more: str) -> dict[str, str]:
@@ -67,11 +110,11 @@ class SGLang:
 
     def __init__(
         self, prepared: Prepared, log: Path, frontend: str = "tpc", flags: tuple[str, ...] = (),
-        env: dict[str, str] | None = None,
+        env: dict[str, str] | None = None, port: int = 0,
     ) -> None:  # fmt: skip
         self.prepared = prepared
         self.log = log
-        self.port = free_port()
+        self.port = port or free_port()
         self.address = ("127.0.0.1", self.port)
         self.url = f"http://127.0.0.1:{self.port}"
         command = [str(prepared.python), "-m", "sglang.launch_server"]
@@ -83,8 +126,8 @@ class SGLang:
                 env=environ(prepared, frontend, **(env or {})), start_new_session=True,
             )  # fmt: skip
 
-    def wait(self, seconds: float = START_S) -> SGLang:
-        """Until it is ready. Raises Ended."""
+    def wait(self, seconds: float = START_S, watch: Callable[[], object] = int) -> SGLang:
+        """Until it is ready; `watch` is called meanwhile. Raises Ended."""
         deadline = time.monotonic() + seconds
         while True:
             if self.process.poll() is not None:
@@ -97,6 +140,7 @@ class SGLang:
                         return self
             except (OSError, EOFError):
                 pass
+            watch()
             time.sleep(0.2)
 
     def said(self) -> str:

@@ -1,0 +1,93 @@
+"""Several schedulers: tensor parallel ranks. Owner: pytest.
+
+On CPU SGLang needs two variables for that: which CPUs each rank has, and no NCCL, whose library its
+CUDA build of torch brings.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import psutil
+import pytest
+
+from tests.http_client import Client, call
+from tests.sglang.serving import SGLang, reason_at_end, refused, until
+from tests.sglang.test_life import HELLO, IDS, begin_stream, in_use
+
+pytestmark = [pytest.mark.sglang, pytest.mark.network, pytest.mark.timeout(600)]
+TP = ("--tp", "2")
+
+
+def variables():
+    cpus = sorted(os.sched_getaffinity(0))
+    return {
+        "SGLANG_CPU_OMP_THREADS_BIND": f"{cpus[0]}|{cpus[-1]}",
+        "SGLANG_NCCL_SO_PATH": "/no/nccl/here",
+    }
+
+
+def by_rank(sglang):
+    """Schedulers in the order of their ranks."""
+    return sorted(sglang.schedulers(), key=lambda process: process.cmdline())
+
+
+def end_of(sglang, tree):
+    """It ends as by a signal, and nothing is left."""
+    assert sglang.process.wait(60) == -signal.SIGTERM
+    until(lambda: not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
+
+
+@pytest.fixture(scope="module")
+def tensor(prepared, tmp_path_factory):
+    log = tmp_path_factory.mktemp("tp") / "log"
+    with SGLang(prepared, log, "tpc", TP, variables()) as one:
+        yield one.wait()
+
+
+def test_only_the_first_rank_has_a_frontend(tensor):
+    first, second = by_rank(tensor)
+    (frontend,) = tensor.frontends()
+    assert frontend.ppid() == first.pid
+    assert [p.pid for p in second.children(recursive=True)] == []
+    assert call(tensor.address, "GET", "/server_info").json()["tp_size"] == 2
+
+
+def test_answers_of_two_ranks(tensor):
+    bodies = [{**HELLO, "rid": f"tp{k}", "stream": k % 2 == 1} for k in range(16)]
+    found = []
+
+    def ask(body):
+        with Client(tensor.address, timeout=120) as client:
+            answer = client.call("POST", "/generate", body)
+        found.append((answer.events()[-2] if body["stream"] else answer.json())["output_ids"])
+
+    threads = [threading.Thread(target=ask, args=(body,)) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert found == [IDS] * len(bodies)
+    until(lambda: in_use(tensor) == 0)
+
+
+def test_an_abort_reaches_both(tensor):
+    with Client(tensor.address) as client:
+        begin_stream(tensor, client, "long")
+        assert in_use(tensor) == 1
+        client.reset()
+    until(lambda: in_use(tensor) == 0)
+    assert call(tensor.address, "POST", "/generate", HELLO).json()["output_ids"] == IDS
+
+
+def test_zz_sigterm_to_all_processes_drains_first(tensor):
+    """As to a process group; a rank without a frontend does not end the others by ending first."""
+    with Client(tensor.address, timeout=120) as client:
+        begin_stream(tensor, client, "last", tokens=200)
+        tree = tensor.tree()
+        os.killpg(tensor.process.pid, signal.SIGTERM)
+        until(lambda: refused(tensor.address))
+        assert reason_at_end(client) == {"type": "length", "length": 200}
+    end_of(tensor, tree)
