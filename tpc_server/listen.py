@@ -150,20 +150,18 @@ class UnixPath:
                 _remove_stale(path)
                 self.sock.bind(path)
                 self.sock.listen(backlog)
-                self._identity = _identity(path)
+                self._identity: tuple[int, ...] = _identity(path)
         except BaseException:
             self.sock.close()
             raise
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
-        if self.sock.fileno() < 0:
-            return
-        # While the socket is open its number is not another's.
         with contextlib.suppress(OSError), _folder_of(self._path):
             if _identity(self._path) == self._identity:
                 os.unlink(self._path)
-        self.sock.close()
+        self._identity = ()
+        self.sock.close()  # a core that drained has done so already
 
 
 @contextlib.contextmanager
@@ -188,9 +186,9 @@ def _folder_of(path: str) -> Iterator[None]:
             os.close(fd)
 
 
-def _identity(path: str) -> tuple[int, int]:
+def _identity(path: str) -> tuple[int, ...]:
     found = os.lstat(path)
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_mtime_ns  # a number may be given out again
 
 
 def _remove_stale(path: str) -> None:

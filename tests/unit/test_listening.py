@@ -49,6 +49,16 @@ def test_what_is_no_socket_stays(tmp_path: Path) -> None:
     assert file.read_text() == "kept" and (tmp_path / "link").is_symlink()
 
 
+def test_the_path_goes_although_the_socket_is_closed(tmp_path: Path) -> None:
+    """By a core that drained."""
+    path = tmp_path / "s"
+    made = UnixPath(str(path), 1)
+    made.sock.close()
+    assert path.exists()
+    made.close()
+    assert not path.exists()
+
+
 def test_only_the_own_path_is_removed(tmp_path: Path) -> None:
     """Somebody cleaned up under us, and another has begun there."""
     path = tmp_path / "s"
