@@ -63,7 +63,8 @@ class Watch:
         self._cumulative = cumulative is not False  # may still be the one, or the other
         self._pieces = cumulative is not True
         self._shown: dict[int, Any] = {}  # the last of each index, of native streams
-        self._counted: dict[int, int] = {}
+        self._added: dict[int, str] = {}  # their texts, as pieces
+        self._counted: dict[int, int] = {}  # their ids, as pieces
         self._ended: set[int] = set()
         self._broken: set[int] = set()  # indices that have shown U+FFFD in a piece before the last
         self._usage = False
@@ -134,13 +135,17 @@ class Watch:
             grown = text.startswith(before.get("text", "")) and ids[: len(old)] == old
             self._cumulative = self._cumulative and grown
         self._counted[index] = self._counted.get(index, 0) + len(ids)
-        if "output_ids" in event and self._counted[index] != count:
-            self._pieces = False
+        if "output_ids" in event:  # one or the other is told by the first that can be only one
+            self._cumulative = self._cumulative and len(ids) == count
+            self._pieces = self._pieces and self._counted[index] == count
         assert self._cumulative or self._pieces, f"neither grows nor adds: {before} {event}"
         self._shown[index] = event
+        self._added[index] = self._added.get(index, "") + text
         self._show(index, text, finish is not None)
         if self._cumulative:
             self.text[index] = text
+        else:
+            self.text.update(self._added)
 
     def _openai(self, event: dict[str, Any]) -> None:
         if not event["choices"]:

@@ -50,6 +50,7 @@ CASES: dict[int, tuple[str, ...]] = {
     17: ("tests.e2e.test_known_bugs_life::test_17_one_rid_twice",),
     19: ("tests.e2e.test_known_bugs_life::test_19_an_empty_abort_ends_nobody",),
     22: (
+        "tests.e2e.test_known_bugs_life::test_22_readers_that_stop_and_readers_that_go_on",
         "tests.e2e.test_backpressure::test_incremental_reader_that_stops_is_aborted_alone",
         "tests.e2e.test_backpressure::test_cumulative_reader_that_stops_gets_the_newest_only",
         "tests.e2e.test_backpressure::test_incremental_reader_that_lags_loses_nothing",

@@ -12,10 +12,12 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from tests import stream_rules
 from tests.e2e.known_bugs import APIS, begin, body_of, said, write_model
 from tests.e2e.test_placements import placed
 from tests.http_client import Client, call
@@ -94,6 +96,36 @@ def test_19_an_empty_abort_ends_nobody(run, body):
         assert call(run.address, "POST", "/abort_request", body).status == 200
         answer = client.answer().json()
         assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+@pytest.mark.parametrize("api", APIS)
+def test_22_readers_that_stop_and_readers_that_go_on(tmp_path, api, incremental):
+    """Who reads gets all. Who does not read is paused, or ended with an error: what tells of a
+    success is whole."""
+    options = {"plan": placed(["1"]), "socket_buffer_bytes": 4096, "stream_buffer_bytes": 65536}
+    args = {"incremental_streaming_output": incremental}
+    scripts = [Script(rid="slow", frames=[b"a"], repeat=True)]
+    count, whole, failed = 1500, 0, 0
+    with serving(write_model(tmp_path), options, args, scripts=scripts, tick_ms=0) as run:
+        body = body_of(api, "x", True, rid="slow", max_tokens=count)
+        asleep = [Client(run.address, rcvbuf=4096) for _ in range(5)]
+        awake = [Client(run.address) for _ in range(5)]
+        for client in (*asleep, *awake):
+            client.request("POST", api, body)
+        with ThreadPoolExecutor(len(awake)) as pool:
+            answers = list(pool.map(Client.answer, awake))
+        for client, answer in zip((*awake, *asleep), (*answers, *[None] * 5), strict=True):
+            events = (answer or client.answer()).events()
+            client.close()
+            if "error" in events[-2]:
+                assert client in asleep and "too slowly" in events[-2]["error"]["message"]
+                failed += 1
+            else:
+                assert stream_rules.joined(events) == "a" * count
+                whole += 1
+        run.until_idle()
+    assert whole >= len(awake) and whole + failed == 10
 
 
 # -- what is huge ------------------------------------------------------------------------

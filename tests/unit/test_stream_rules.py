@@ -144,6 +144,12 @@ def test_the_whole_text() -> None:
     for name in ("grows", "in pieces"):
         assert joined(RIGHT[name]) == "abc"
         same_as_unary(RIGHT[name], "abc")
+    # Pieces that could be a text that grows, but for what was counted.
+    alike = [event("a"), event("aa", completion_tokens=3), event("aa", LENGTH, completion_tokens=5)]
+    assert joined([*alike, DONE]) == "aaaaa"
+    same = [event("a"), event("a", LENGTH), event("b", LENGTH, completion_tokens=2)]
+    same[1]["index"] = 1
+    assert [joined([*same, DONE], k) for k in (0, 1)] == ["ab", "a"]
     for events, unary in (
         (RIGHT["grows"], "abcd"), (RIGHT["chat"], "b"), (WRONG["I6 in a piece"], "aéb"),
     ):  # fmt: skip
