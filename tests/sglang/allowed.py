@@ -29,12 +29,25 @@ def _empty_family(body: Any, path: str, ours: Any, theirs: Any, *answers: Any) -
     return ours == [] and theirs == MISSING and path.endswith("_logprobs")
 
 
+def _processed(body: Any, *difference: Any) -> bool:
+    """Any difference, where a logit processor was asked for."""
+    return "custom_logit_processor" in body
+
+
 ALLOWED: tuple[Row, ...] = (
     Row(
         "empty-logprobs", ("rust",),
         "as Python: a list that was asked for is there when it is empty",
         _empty_family,
     ),
+    Row(
+        "processors", ("rust",),
+        "as Python: logit processors are applied; Rust takes them and applies none",
+        _processed,
+    ),
 )  # fmt: skip
-# Kits with tests that SGLang's Python frontend passes and ours does not, and why.
-KITS_NOT_YET: dict[str, str] = {}
+# Tests of kits that SGLang's Python frontend passes and ours does not, and why.
+KITS_NOT_YET: dict[str, str] = {
+    "SpecSamplingMaskKit.test_sampling_mask": "`return_sampling_mask` is refused: the frames of the"
+    " boundary have no column for it (SGLang's Rust server has none either)",
+}

@@ -23,9 +23,9 @@ def serve(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """`serve(frontend, *flags, **env)`: an SGLang that starts; ended with the session."""
     running: list[SGLang] = []
 
-    def begin(frontend: str = "tpc", *flags: str, **env: str) -> SGLang:
+    def begin(frontend: str = "tpc", *flags: str, model: Path | None = None, **env: str) -> SGLang:
         log: Path = tmp_path_factory.mktemp("sglang") / "log"
-        one = SGLang(prepared, log, frontend, flags, env)
+        one = SGLang(prepared._replace(model=model or prepared.model), log, frontend, flags, env)
         running.append(one)
         return one
 

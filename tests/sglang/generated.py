@@ -1,16 +1,29 @@
-"""Requests that every frontend gets, the same ones for a seed. Owner: stateless.
+"""Requests that every frontend gets, drawn by Hypothesis. Owner: stateless.
 
-Prompts in many scripts, stops of every kind, logprobs, batches, ids, streams. All greedy: two
-frontends of one scheduler give the same ids.
+Prompts in many scripts, stops of every kind, logprobs, batches, ids, streams, and batches of which
+some items have a logit processor. All greedy: two frontends of one scheduler give the same ids.
+
+What was drawn is recorded beside the answers (`requests.json`): another version of Hypothesis draws
+others. `python -m tests.sglang.record requests` draws anew; both frontends' answers are to be
+recorded after that.
 """
 
 from __future__ import annotations
 
-import random
+import json
+import pickle
+from pathlib import Path
 from typing import Any, Final
 
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.sglang.processors import Forced
+
 SEED: Final = 20261130
-COUNT: Final = 200
+#: How many of each kind: Hypothesis alone would draw few of some.
+KINDS: Final = {"text": 110, "ids": 30, "batch": 35, "processors": 24}
+REQUESTS: Final = Path(__file__).parents[1] / "data" / "sglang" / "requests.json"
 TEXTS: Final = (
     "The capital of France is",
     "Die Straße führt über die Brücke",
@@ -31,61 +44,107 @@ TEXTS: Final = (
 )
 # Words that this model's answers are made of, and some that they are not.
 STOPS: Final = ("示", "例", " re", "a", "e", " Bri", "왕", "zzz", "\n", "o", "한")
+STOP_IDS: Final = (36327, 31669, 24256, 114907, 1820, 42789)
 REGEXES: Final = ("[a-z]{3}", "\\d+", "[가-힣]", "x?y", "[一-龥]")
+#: As SGLang writes one: the class by its name, which its scheduler imports.
+FORCED: Final = json.dumps({"callable": pickle.dumps(Forced, 4).hex()})
 
 
-def generated(seed: int = SEED, count: int = COUNT) -> list[dict[str, Any]]:
-    """Bodies for /generate."""
-    return [_request(random.Random(f"{seed}/{k}"), k) for k in range(count)]
+def generated() -> list[dict[str, Any]]:
+    """Bodies for /generate, as they were drawn."""
+    found: list[dict[str, Any]] = json.loads(REQUESTS.read_text(encoding="utf-8"))
+    return found
 
 
-def _request(rng: random.Random, k: int) -> dict[str, Any]:
-    params: dict[str, Any] = {
+def draw() -> list[dict[str, Any]]:
+    """The bodies, drawn now."""
+    out: list[dict[str, Any]] = []
+    for kind, count in KINDS.items():
+
+        @seed(SEED)
+        @settings(
+            max_examples=count, database=None, phases=[Phase.generate], deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        @given(bodies(kind))
+        def each(body: dict[str, Any]) -> None:
+            out.append(body)
+
+        each()
+    return [_named(body, k) for k, body in enumerate(out)]
+
+
+def _named(body: dict[str, Any], k: int) -> dict[str, Any]:
+    text = body.get("text")
+    rids = [f"generated{k}_{j}" for j in range(len(text))] if isinstance(text, list) else None
+    return {"rid": rids or f"generated{k}", **body}
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> str:
+    """One or some of the texts and any characters between, cut anywhere."""
+    some = st.one_of(st.sampled_from(TEXTS), st.text(max_size=8))
+    text = " ".join(draw(st.lists(some, min_size=1, max_size=4)))
+    return text[: draw(st.integers(1, 120))] or "a"
+
+
+@st.composite
+def params(draw: st.DrawFn) -> dict[str, Any]:
+    """Sampling parameters; most requests have few."""
+    out: dict[str, Any] = {
         "temperature": 0,
-        "max_new_tokens": rng.choice((0, 1, 2, 5, 9, 17)),
-        "ignore_eos": rng.random() < 0.8,
+        "max_new_tokens": draw(st.sampled_from((0, 1, 2, 5, 9, 17))),
+        "ignore_eos": draw(st.booleans()),
     }
-    draw = rng.random()
-    if draw < 0.25:
-        params["stop"] = rng.sample(STOPS, rng.choice((1, 2, 3)))
-        params["no_stop_trim"] = rng.random() < 0.3
-    elif draw < 0.35:
-        params["stop_regex"] = rng.choice(REGEXES)
-    elif draw < 0.45:
-        params["stop_token_ids"] = rng.sample((36327, 31669, 24256, 114907, 1820, 42789), 2)
-    if rng.random() < 0.1:
-        params["min_new_tokens"] = min(2, params["max_new_tokens"])
-    if rng.random() < 0.1:
-        params["repetition_penalty"] = 1.3
-    if rng.random() < 0.1:
-        params["frequency_penalty"] = 0.5
-    if rng.random() < 0.1:
-        params["skip_special_tokens"] = False
-    if rng.random() < 0.1:
-        params["logit_bias"] = {str(rng.randrange(1000, 2000)): 5.0}
-    body: dict[str, Any] = {"rid": f"generated{k}", "sampling_params": params}
-    draw = rng.random()
-    if draw < 0.15:
-        body["input_ids"] = [rng.randrange(2, 120_000) for _ in range(rng.choice((1, 3, 40)))]
-    elif draw < 0.25:
-        size = rng.choice((2, 3))
-        body["text"] = [_text(rng) for _ in range(size)]
-        body["rid"] = [f"generated{k}_{j}" for j in range(size)]
+    kind = draw(st.sampled_from(("", "", "", "strings", "strings", "regex", "ids")))
+    if kind == "strings":
+        out["stop"] = draw(st.lists(st.sampled_from(STOPS), min_size=1, max_size=3, unique=True))
+        out["no_stop_trim"] = draw(st.booleans())
+    elif kind == "regex":
+        out["stop_regex"] = draw(st.sampled_from(REGEXES))
+    elif kind == "ids":
+        out["stop_token_ids"] = draw(
+            st.lists(st.sampled_from(STOP_IDS), min_size=1, max_size=3, unique=True)
+        )
+    more = draw(st.sampled_from((
+        {}, {}, {}, {}, {"min_new_tokens": min(2, out["max_new_tokens"])},
+        {"repetition_penalty": 1.3}, {"frequency_penalty": 0.5}, {"presence_penalty": 0.25},
+        {"skip_special_tokens": False}, {"spaces_between_special_tokens": False},
+    )))  # fmt: skip
+    if draw(st.sampled_from((True, *[False] * 9))):
+        out["logit_bias"] = {str(draw(st.integers(1000, 1999))): 5.0}
+    return {**out, **more}
+
+
+@st.composite
+def bodies(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+    """One request of a kind."""
+    body: dict[str, Any] = {"sampling_params": draw(params())}
+    if kind == "ids":
+        body["input_ids"] = draw(st.lists(st.integers(2, 119_999), min_size=1, max_size=40))
+    elif kind == "text":
+        body["text"] = draw(prompts())
     else:
-        body["text"] = _text(rng)
-    if rng.random() < 0.3:
+        body["text"] = draw(st.lists(prompts(), min_size=2, max_size=3))
+    if kind == "processors":
+        # SGLang's penalties beside processors depend on which requests share a step.
+        for name in ("repetition_penalty", "frequency_penalty", "presence_penalty"):
+            body["sampling_params"].pop(name, None)
+        size = len(body["text"])
+        processors = st.sampled_from((None, FORCED))
+        body["custom_logit_processor"] = draw(
+            st.lists(processors, min_size=size, max_size=size).filter(any)
+        )
+        forced = {"custom_params": {"token_id": draw(st.sampled_from(STOP_IDS))}}
+        body["sampling_params"] = [{**body["sampling_params"], **forced} for _ in range(size)]
+        return body
+    if draw(st.sampled_from((True, False, False))):
         body["return_logprob"] = True
-        body["logprob_start_len"] = rng.choice((-1, 0, 1))
-        body["top_logprobs_num"] = rng.choice((0, 1, 3))
-        body["return_text_in_logprobs"] = rng.random() < 0.5
-        if rng.random() < 0.3:
+        body["logprob_start_len"] = draw(st.sampled_from((-1, 0, 1)))
+        body["top_logprobs_num"] = draw(st.sampled_from((0, 1, 3)))
+        body["return_text_in_logprobs"] = draw(st.booleans())
+        if draw(st.booleans()):
             body["token_ids_logprob"] = [5, 9, 1820]
-    elif not isinstance(body.get("text"), list) and rng.random() < 0.35:
+    elif kind != "batch" and draw(st.sampled_from((True, False))):
         body["stream"] = True
     return body
-
-
-def _text(rng: random.Random) -> str:
-    """One or some of the texts, cut anywhere."""
-    text = " ".join(rng.sample(TEXTS, rng.choice((1, 1, 2, 4))))
-    return text[: rng.randrange(1, len(text) + 1)]

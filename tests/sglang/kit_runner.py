@@ -1,51 +1,35 @@
 """Runs SGLang's own test kits against a port. Owner: a process of SGLang's Python.
 
-usage: python kit_runner.py URL MODEL_FOLDER RESULTS [KIT.TEST…]
+usage: python kit_runner.py URL MODEL_FOLDER RESULTS TEST…
 
-All tests of all kits, or those named. RESULTS becomes JSON: test -> "passed", "skipped" or how it
-failed; so has one that takes too long.
+A TEST is "Class.test"; `tests/sglang/kits.py` says what each class is given. RESULTS becomes JSON:
+test -> "passed", "skipped" or how it failed; so has one that takes too long.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
-import inspect
 import json
 import os
 import pkgutil
+import random
+import re
 import signal
 import subprocess
 import sys
+import time
 import types
 import unittest
 import urllib.request
+from typing import Any
 
-LIMIT_S = 20
-# They want other models, other machines, or data from the network.
-LEFT_OUT = (
-    "attention_unittest",
-    "dsa_metadata_kit",
-    "eval_accuracy_kit",
-    "fwd_occupancy_kit",
-    "lm_eval_kit",
-    "mmmu_vlm_kit",
-    "pd_parity_kit",
-    "perf_bench_kit",
-    "spec_decoding_kit",
-    "spec_server_kits",
-    "streaming_session_kit",
-    "unified_radix_cache",
-    "unified_radix_cache_kit",
-    "vlm_perf_kit",
-)
+from tests.sglang.absent import stand_in
+from tests.sglang.kits import GIVEN
 
-
-# Imported by kits for tests that this model does not have.
-ABSENT = ("anthropic", "datasets")
-
-
+LIMIT_S = 240
 # Stands for the server, to whom kits send signals.
 _SERVER = subprocess.Popen(["sleep", "1000000"])
 
@@ -56,95 +40,127 @@ class TooLong(BaseException):
 
 def main(argv: list[str]) -> int:
     url, model, file, *names = argv
-    for name in ABSENT:
-        if importlib.util.find_spec(name) is None:
-            sys.modules[name] = Absent(name)
-            sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
-    kits = importlib.import_module("sglang.test.kits")
-    found = [m.name for m in pkgutil.iter_modules(kits.__path__) if m.name not in LEFT_OUT]
+    stand_in()
     signal.signal(signal.SIGALRM, _over)
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    results = {}
-    for name in found:
-        try:
-            module = importlib.import_module(f"sglang.test.kits.{name}")
-        except Exception as error:
-            results[name] = f"not imported: {error}"
-            continue
-        for kit in _kits(module):
-            results.update(_run(kit, url, model, tokenizer, names))
+    kits, results = _kits(names)
+    for kit in kits:
+        results.update(_run(kit, url, model, names))
     with open(file, "w", encoding="utf-8") as out:
         json.dump(results, out, indent=1)
     _SERVER.kill()
     os._exit(0)  # threads of tests that hang
 
 
-class Absent(types.ModuleType):
-    """Has any name; none is of use."""
+def _kits(names: list[str]) -> tuple[list[type], dict[str, str]]:
+    """The classes of these tests, of all kits; and why those have none whose kit has no import."""
+    wanted = {name.partition(".")[0] for name in names}
+    found, failed = [], {}
+    package = importlib.import_module("sglang.test.kits")
+    for info in pkgutil.iter_modules(package.__path__):
+        spec = importlib.util.find_spec(f"sglang.test.kits.{info.name}")
+        assert spec is not None and spec.origin is not None
+        with open(spec.origin, encoding="utf-8") as source:
+            here = wanted & set(re.findall(r"^class (\w+)", source.read(), re.M))
+        if not here:
+            continue
+        try:
+            module = importlib.import_module(spec.name)
+        except Exception as error:
+            why = f"not imported: {error}"
+            failed.update({name: why for name in names if name.partition(".")[0] in here})
+            continue
+        found += [vars(module)[name] for name in sorted(here)]
+    return found, failed
 
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return None
 
-
-def _flush(url: str) -> None:
-    urllib.request.urlopen(urllib.request.Request(f"{url}/flush_cache", method="POST")).close()
-
-
-def _kits(module: types.ModuleType) -> list[type]:
-    return [
-        kind
-        for kind in vars(module).values()
-        if inspect.isclass(kind)
-        and kind.__module__ == module.__name__
-        and any(name.startswith("test_") for name in vars(kind))
-    ]
-
-
-def _run(
-    kit: type, url: str, model: str, tokenizer: object, names: list[str]
-) -> dict[str, str]:  # fmt: skip
+def _given(kit: str, url: str, model: str) -> dict[str, Any]:
+    """What its test case has."""
     import openai
 
+    tokenizer = _tokenizer(model)
     given = {
         "base_url": url,
         "model": model,
         "process": types.SimpleNamespace(poll=lambda: None, pid=_SERVER.pid),
         "api_key": "none",
         "flush_cache": classmethod(lambda cls: _flush(url)),
-        "cache_chunk_size": 64,
-        "kl_div_thres": 0.01,
-        "kl_div_max_samples": 2,
-        "kl_div_prefill_max_new_tokens": 16,
-        "kl_div_decode_max_new_tokens": 16,
         "tokenizer": tokenizer,
         "client": openai.Client(api_key="none", base_url=f"{url}/v1"),
+        **GIVEN.get(kit, {}),
     }
+    if kit.startswith("Spec"):
+        from sglang.test.server_fixtures.spec_eagle_fixture import SpecEagleServerBase as base
+
+        for name in ("send_request", "send_requests_abort", "run_decode"):
+            given[name] = vars(base)[name]
+    if kit == "AbortLeakReproKitMixin":  # more than this server's cache holds
+        from sglang.test.server_fixtures import streaming_session_fixture
+
+        streaming_session_fixture.ABORT_REPRO_ABORT_TOKENS = 9000
+    if kit == "KLDivergenceMixin":
+        from sglang.test import kl_test_utils
+
+        key = f"{model}_{kl_test_utils.DEFAULT_PROMPT_TOKENS}_{kl_test_utils.DEFAULT_NUM_SAMPLES}"
+        kl_test_utils._cached_input_ids[key] = _prompts(48, 300)
+    if kit == "UnifiedRadixTreeTestMixin":
+        given["input_ids"] = _prompts(4, 160)
+    if kit == "ReasoningTokenUsageMixin":
+        given["think_end_token_id"] = tokenizer.convert_tokens_to_ids("</think>")
+    return given
+
+
+@functools.cache
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model)
+
+
+def _prompts(count: int, length: int) -> list[list[int]]:
+    """In the place of texts from the network."""
+    rng = random.Random(7)
+    return [[rng.randrange(1, 30_000) for _ in range(length)] for _ in range(count)]
+
+
+def _flush(url: str) -> None:
+    """What tests before have left running ends first."""
+    abort = urllib.request.Request(
+        f"{url}/abort_request", b'{"abort_all": true}', {"Content-Type": "application/json"}
+    )
+    urllib.request.urlopen(abort).close()
+    flush = urllib.request.Request(f"{url}/flush_cache?timeout=30", method="POST")
+    urllib.request.urlopen(flush).close()
+
+
+def _run(kit: type, url: str, model: str, names: list[str]) -> dict[str, str]:
     bases = (kit,) if issubclass(kit, unittest.TestCase) else (kit, unittest.TestCase)
-    case = type(kit.__name__, bases, given)
+    case = type(kit.__name__, bases, _given(kit.__name__, url, model))
     results = {}
-    for name in unittest.defaultTestLoader.getTestCaseNames(case):
-        if names and f"{kit.__name__}.{name}" not in names:
+    for test in unittest.defaultTestLoader.getTestCaseNames(case):
+        name = f"{kit.__name__}.{test}"
+        if name not in names:
             continue
-        outcome = unittest.TestResult()
-        signal.setitimer(signal.ITIMER_REAL, LIMIT_S, 1)
-        try:
-            unittest.TestSuite([case(name)]).run(outcome)
-        except TooLong:
-            outcome.errors.append((case(name), "TooLong"))
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        bad = outcome.errors + outcome.failures
-        if bad:
-            text = bad[0][1].strip().splitlines()[-1][:300]
-        else:
-            text = "skipped" if outcome.skipped else "passed"
-        results[f"{kit.__name__}.{name}"] = text
-        print(f"{kit.__name__}.{name}: {text}", file=sys.stderr, flush=True)
+        _flush(url)
+        began = time.monotonic()
+        results[name] = text = _outcome(case(test))
+        seconds = time.monotonic() - began
+        print(f"\nkit: {name}: {seconds:.1f} s: {text}", flush=True)
     return results
+
+
+def _outcome(case: unittest.TestCase) -> str:
+    outcome = unittest.TestResult()
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S, 1)
+    try:
+        unittest.TestSuite([case]).run(outcome)
+    except TooLong:
+        return "TooLong"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    bad = outcome.errors + outcome.failures
+    if bad:
+        return str(bad[0][1].strip().splitlines()[-1][:300])
+    return "skipped" if outcome.skipped else "passed"
 
 
 def _over(number: int, frame: types.FrameType | None) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.sglang.prepare import Prepared
 from tests.sglang.serving import SGLang, environ
 
 HERE = Path(__file__).parent
@@ -22,11 +23,21 @@ def run(sglang: SGLang, *argv: str, seconds: float = 900) -> str:
     return done.stdout
 
 
+def kits_folder(prepared: Prepared) -> Path:
+    """Where the package has its kits."""
+    code = "import importlib.util as u; print(u.find_spec('sglang').submodule_search_locations[0])"
+    done = subprocess.run(
+        [str(prepared.python), "-c", code], capture_output=True, text=True, check=True
+    )
+    return Path(done.stdout.strip()) / "test" / "kits"
+
+
 def kits(sglang: SGLang, folder: Path, *names: str) -> dict[str, str]:
-    """Test of a kit -> "passed", or how it failed; all of them, or those named."""
+    """Test of a kit -> "passed", or how it failed."""
     results = folder / "kits.json"
     model = str(sglang.prepared.model)
-    run(sglang, str(HERE / "kit_runner.py"), sglang.url, model, str(results), *names)
+    said = run(sglang, str(HERE / "kit_runner.py"), sglang.url, model, str(results), *names)
+    print(*[line for line in said.splitlines() if line.startswith("kit: ")], sep="\n")
     found: dict[str, str] = json.loads(results.read_text(encoding="utf-8"))
     return found
 
@@ -35,6 +46,14 @@ def answers_of_sampler(sglang: SGLang) -> list[str]:
     """What `GenerateSampler` got for its 50 questions."""
     said = run(sglang, str(HERE / "questions.py"), sglang.url)
     found: list[str] = json.loads(said.splitlines()[-1])
+    return found
+
+
+def cache_hits(sglang: SGLang) -> list[list[int]]:
+    """(tokens of the prompts, of them cached) of each round of SGLang's multi-turn run, which
+    checks them itself."""
+    said = run(sglang, str(HERE / "cache_hits.py"), sglang.url, str(sglang.prepared.model))
+    found: list[list[int]] = json.loads(said.splitlines()[-1])
     return found
 
 

@@ -1,8 +1,8 @@
 """What SGLang's own frontends do with the same: writes tests/data/sglang/. Owner: a person.
 
-usage: python -m tests.sglang.record [python] [rust] [kits]
+usage: python -m tests.sglang.record [requests] [python] [rust] [kits] [kits:SERVER…]
 
-Minutes each; needs nothing else running. Without `kits` what is recorded of them stays.
+Minutes each, `kits` many; needs nothing else running. What is not named stays as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.http_client import Client
-from tests.sglang import generated, programs
+from tests.sglang import generated, kits, programs
+from tests.sglang.answering import answering
 from tests.sglang.prepare import prepare
 from tests.sglang.serving import SGLang
 from tests.stream_rules import parse_event
@@ -70,26 +71,58 @@ def answers(sglang: SGLang, ours: bool = True) -> list[dict[str, Any]]:
 
 def main(words: list[str]) -> int:
     DATA.mkdir(exist_ok=True)
-    kits = "kits" in words
-    for frontend in [word for word in words if word != "kits"] or ["python", "rust"]:
-        path = DATA / f"{frontend}.json"
-        found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        with tempfile.TemporaryDirectory() as temp:
-            folder = Path(temp)
-            with SGLang(prepare(), folder / "log", frontend) as sglang:
-                sglang.wait()
-                found["generated"] = answers(sglang, ours=False)
-                found["sampler"] = programs.answers_of_sampler(sglang)
-                _write(path, found)
-                if kits and frontend == "python":
-                    results = programs.kits(sglang, folder)
-                    found["kits"] = {name: how[:100] for name, how in results.items()}
-                    _write(path, found)
+    if "requests" in words:
+        _write(generated.REQUESTS, generated.draw())
+        return 0
+    for frontend in [word for word in words if not word.startswith("kits")]:
+        with (
+            tempfile.TemporaryDirectory() as temp,
+            SGLang(prepare(), Path(temp) / "log", frontend) as sglang,
+        ):
+            sglang.wait()
+            found = _read(frontend)
+            found["generated"] = answers(sglang, ours=False)
+            found["sampler"] = programs.answers_of_sampler(sglang)
+            found["cache_hits"] = programs.cache_hits(sglang)
+            _write(DATA / f"{frontend}.json", found)
         print(frontend, "written", flush=True)
+    servers = [word.removeprefix("kits:") for word in words if word.startswith("kits:")]
+    if "kits" in words or servers:
+        _kits(servers or list(kits.SERVERS))
     return 0
 
 
-def _write(path: Path, found: dict[str, Any]) -> None:
+def _kits(servers: list[str]) -> None:
+    """Of SGLang's Python frontend, each on the server it wants."""
+    prepared = prepare()
+    folder = kits.tests_in(programs.kits_folder(prepared))
+    modules = {test: module for module, tests in folder.items() for test in tests}
+    results: dict[str, str] = {}
+    for server in servers:
+        wanted = kits.SERVERS[server]
+        names = [t for t in modules if t not in kits.NOT_RUN and kits.server_of(t) == server]
+        model = answering(prepared) if wanted.model == "answering" else prepared.model
+        with tempfile.TemporaryDirectory() as temp:
+            log, env = Path(temp) / "log", dict(wanted.env)
+            there = prepared._replace(model=model)
+            with SGLang(there, log, "python", wanted.flags, env) as sglang:
+                sglang.wait()
+                results.update(programs.kits(sglang, Path(temp), *names))
+        print("kits on", server, "done", flush=True)
+    found = _read("python")
+    kept = {name: how for name, how in found["kits"].items() if name in modules}
+    found["kits"] = {**kept, **{name: how[:100] for name, how in results.items()}}
+    found["kit_modules"] = modules
+    _write(DATA / "python.json", found)
+
+
+def _read(frontend: str) -> dict[str, Any]:
+    path = DATA / f"{frontend}.json"
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return found
+
+
+def _write(path: Path, found: Any) -> None:
     lines = json.dumps(found, ensure_ascii=False, indent=0, sort_keys=True)
     path.write_text(lines + "\n", encoding="utf-8")
 

@@ -32,6 +32,7 @@ FLAGS: Final = (
     *("--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--max-total-tokens", "8192", "--max-running-requests", "32", "--log-level", "warning"),
     *("--served-model-name", SERVED, "--enable-return-hidden-states"),
+    "--enable-custom-logit-processor",
 )
 
 

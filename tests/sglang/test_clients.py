@@ -1,4 +1,4 @@
-"""Generated requests, SGLang's own kits, sampler and benchmark at our port. Owner: pytest.
+"""Generated requests, SGLang's sampler and benchmark at our port. Owner: pytest.
 
 `tests/data/sglang/` holds what SGLang's own frontends did with the same (`record.py`).
 """
@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.parity_replay import differences
 from tests.sglang import generated, programs
-from tests.sglang.allowed import ALLOWED, KITS_NOT_YET
+from tests.sglang.allowed import ALLOWED
 from tests.sglang.record import DATA, answers
 from tests.sglang.test_answers import same
 
@@ -51,13 +51,6 @@ def test_generated_requests_have_the_same_answers(recorded, ours, side):
 def test_the_sampler_gets_the_same_answers(sglang, recorded):
     found = programs.answers_of_sampler(sglang)
     assert found == recorded["python"]["sampler"] == recorded["rust"]["sampler"]
-
-
-def test_the_kits_that_pass_with_sglangs_own_pass_with_ours(sglang, recorded, tmp_path):
-    theirs = [name for name, how in recorded["python"]["kits"].items() if how == "passed"]
-    results = programs.kits(sglang, tmp_path, *theirs)
-    wrong = {name: results.get(name) for name in theirs if results.get(name) != "passed"}
-    assert {name.partition(".")[0] for name in wrong} == set(KITS_NOT_YET), wrong
 
 
 @pytest.mark.parametrize("backend", ["sglang", "sglang-oai", "sglang-oai-chat"])
