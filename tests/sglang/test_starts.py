@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
+import socket
 
 import psutil
 import pytest
 
 from tests.http_client import Client
-from tests.sglang.serving import Ended, environ
-from tests.sglang.test_life import LONG, until
-from tpc_server.integrations.sglang import facts
+from tests.sglang import families
+from tests.sglang.serving import Ended, until
+from tests.sglang.test_life import LONG
 from tpc_server.routes.table import ADMIN, ADMIN_OPTIONAL, KEY, OPEN, REGISTRY, ROUTES
 
 pytestmark = [pytest.mark.sglang, pytest.mark.network, pytest.mark.timeout(400)]
 
+IDLE_FLAG = "--enable-tokenizer-batch-encode"
 KEY_TEXT, ADMIN_TEXT = "opens-the-api", "opens-it-all"
 
 
 @pytest.fixture(scope="module")
 def locked(serve):
     """An SGLang with keys, warmed up without them."""
-    flags = ("--api-key", KEY_TEXT, "--admin-api-key", ADMIN_TEXT, "--enable-metrics")
+    flags = ("--api-key", KEY_TEXT, "--admin-api-key", ADMIN_TEXT, *families.FLAGS, IDLE_FLAG)
     return serve("tpc", *flags).wait()
 
 
@@ -73,21 +74,32 @@ def test_unknown_paths_want_a_key_and_no_key_is_shown(locked):
     assert KEY_TEXT.encode() not in shown.body and ADMIN_TEXT.encode() not in shown.body
 
 
-def test_metrics_are_those_that_operators_graph(locked):
+def test_flags_that_do_nothing_are_told_once(locked):
+    lines = [x for x in locked.log.read_text("utf-8").splitlines() if "without effect" in x]
+    assert len(lines) == 1 and lines[0].endswith(f"without effect here: {IDLE_FLAG}")
+
+
+@pytest.fixture(scope="module")
+def shown(locked):
+    """Our families, after the requests that theirs were recorded after."""
+    return families.shown(locked, KEY_TEXT, ADMIN_TEXT)
+
+
+@pytest.mark.parametrize("side", ["python", "rust"])
+def test_metrics_are_those_that_operators_graph(shown, side):
     """The scheduler's families and the frontend's, from SGLang's one directory."""
-    body = {"text": "Hello world", "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
-    bearer = {"Authorization": f"Bearer {KEY_TEXT}"}
-    with Client(locked.address, timeout=60) as client:
-        assert client.call("POST", "/generate", body, **bearer).status == 200
-        text = client.call("GET", "/metrics", None, **bearer).body.decode()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    values = {line.partition("{")[0] for line in lines}
-    ours = ("prompt_tokens_total", "generation_tokens_total", "num_requests_total",
-            "time_to_first_token_seconds_count", "e2e_request_latency_seconds_count")  # fmt: skip
-    theirs = ("num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate")
-    assert {f"sglang:{name}" for name in (*ours, *theirs)} <= values
-    named = [line for line in lines if line.startswith(tuple(f"sglang:{name}" for name in ours))]
-    assert named and all('model_name="tiny-model"' in line for line in named)
+    recorded = json.loads(families.RECORDED.read_text("utf-8"))[side]
+    assert families.differences(shown, recorded, side) == []
+    assert len(recorded.keys() & shown.keys()) > 70
+
+
+def test_no_row_allows_what_is_not_there(shown):
+    recorded = json.loads(families.RECORDED.read_text("utf-8"))
+    for row in families.ALLOWED:
+        for name in row.families:
+            for side in row.sides:
+                found = families.different(shown.get(name), recorded[side].get(name))
+                assert row.what in found, (name, side, row)
 
 
 def test_the_weights_are_checked(locked):
@@ -115,42 +127,19 @@ def test_zz_the_scheduler_is_killed_in_mid_stream(locked):
     locked.process.wait(60)
 
 
-def test_what_is_recorded_of_sglang_is_true(prepared):
-    done = subprocess.run(
-        [prepared.python, "-m", "tpc_server.integrations.sglang.facts"],
-        env=environ(prepared, ""), capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert facts.differences(json.loads(done.stdout), facts.recorded()) == []
-    assert done.stdout == facts.RECORDED.read_text(encoding="utf-8")
-
-
-def test_a_refused_flag_ends_the_start_with_one_line(serve, tmp_path):
-    for name in ("cert", "key"):
-        (tmp_path / name).touch()  # SGLang wants them to be there
-    files = ("--ssl-certfile", str(tmp_path / "cert"), "--ssl-keyfile", str(tmp_path / "key"))
-    one = serve("tpc", *files)
-    with pytest.raises(Ended) as found:
-        one.wait()
-    text = str(found.value)
-    assert text.startswith("status 1\n") and "Traceback" not in text
-    assert text.splitlines()[-1].startswith("tpc-server: error: --ssl-")
-
-
-def test_without_a_prepared_interpreter(serve, tmp_path):
-    one = serve("tpc", XDG_CACHE_HOME=str(tmp_path), TPC_PYTHON="", PATH="/usr/bin:/bin")
-    with pytest.raises(Ended) as found:
-        one.wait()
-    assert "run `tpc-server setup`" in str(found.value) and "Traceback" not in str(found.value)
-
-
 def test_a_port_that_is_taken(serve):
-    import socket
-
+    """Found by the scheduler, whose frontend it is: no other one is tried."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        one = serve("tpc", "--port", str(other.getsockname()[1]))
+        port = other.getsockname()[1]
+        one = serve("tpc", "--port", str(port))
+        tree = []
         with pytest.raises(Ended) as found:
-            one.wait()
-    assert "tpc-server: error:" in str(found.value) or "in use" in str(found.value)
+            one.wait(watch=lambda: tree.extend(one.tree()))
+    status, *said = str(found.value).splitlines()
+    assert status == "status 1" and "Traceback" not in str(found.value)
+    (line,) = [line for line in said if line.startswith("tpc-server: error: ")]
+    assert f"cannot listen on 127.0.0.1:{port}" in line
+    assert len({process.pid for process in tree}) > 1  # a scheduler was there
+    until(lambda: not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
