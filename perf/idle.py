@@ -23,10 +23,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from perf.harness import procfs
+from perf.harness.bench_flags import PEERS
 from perf.harness.board import Board
 from perf.harness.measure import run_client
 from perf.harness.prepare import PrepareError, prepare
-from perf.harness.running import PEERS, RunningPeer, free_port, peer_command
+from perf.harness.running import RunningPeer, free_port, peer_command
 from perf.harness.workloads import Workload, make_layout
 
 WAKEUPS_PER_S = 20.0

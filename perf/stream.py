@@ -1,7 +1,6 @@
 """Frontends side by side, on one machine and in one run. Owner: main thread; peers are processes.
 
-usage: python perf/stream.py [--quick] [--peers tpc,rust,floor] [--rounds N] [--workloads …]
-       python perf/stream.py --streams 512 --tick 30 --duration 5 [--path /generate]
+`./tpc bench`; its flags are in harness/bench_flags.py.
 
 Run it with the interpreter our server is measured on. It prepares its peers itself (a few
 minutes the first time), starts each one afresh for every measurement, takes them in turn, checks
@@ -25,20 +24,20 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from perf.harness import machine
+from perf.harness.bench_flags import PEERS, parse
 from perf.harness.measure import measure
 from perf.harness.prepare import Prepared, PrepareError, prepare
 from perf.harness.report import markdown, summarise
-from perf.harness.running import PEERS, PeerFailed
+from perf.harness.running import PeerFailed
 from perf.harness.workloads import Layout, Workload, make_layout
 
 PERF = Path(__file__).resolve().parent
-DEFAULT_PEERS = "tpc,rust,granian,floor"
 CHAT = "/v1/chat/completions"
 EVENT_BYTES = 235  # until a measured peer says better
 
 
 def standard_workloads(duration_s: float, path: str) -> dict[str, Workload]:
-    """By name; the first three are the default."""
+    """By name, as in `bench_flags.WORKLOADS`."""
     return {
         each.name: each
         for each in (
@@ -52,42 +51,6 @@ def standard_workloads(duration_s: float, path: str) -> dict[str, Workload]:
             Workload("chat10", "unary", 64, 0, duration_s * 0.6, CHAT, messages=10),
         )
     }
-
-
-DEFAULT_WORKLOADS = "stream256,stream1000,unary"
-
-
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--peers", default=DEFAULT_PEERS, help=f"of {', '.join(PEERS)} (default {DEFAULT_PEERS})")
-    add(
-        "--workloads",
-        default=DEFAULT_WORKLOADS,
-        help="of stream256, stream1000, unary, churn256, cumulative256, saturated64, chat256, "
-        f"chat10 (default {DEFAULT_WORKLOADS})",
-    )
-    add("--rounds", type=int, default=3)
-    add("--duration", type=float, default=8.0, help="seconds of one load (default 8)")
-    add("--quick", action="store_true", help="shorter loads and two rounds, under 3 minutes")
-    add("--streams", type=int, help="one workload of your own instead of the standard ones")
-    add("--tick", type=float, help="its step in ms; 0: as fast as the scheduler can")
-    add("--cumulative", action="store_true", help="its events carry the whole text")
-    add("--path", default="/generate", help="/generate or an OpenAI path")
-    add("--io-cores", type=int, default=1, help="I/O cores of the server (default 1)")
-    add("--scheduler-cpu", choices=("auto", "server", "client"), default="auto")
-    add("--event-bytes", type=int, help="of floor and granian (default: as many as ours sends)")
-    add("--out", type=Path, help="results without suffix (default perf/results/stream or quick)")
-    options = parser.parse_args(argv)
-    if options.quick:
-        options.duration = min(options.duration, 2.5)
-        options.rounds = min(options.rounds, 2)
-    for peer in options.peers.split(","):
-        if peer not in PEERS:
-            parser.error(f"unknown peer {peer!r}")
-    return options
 
 
 def workloads_of(options: argparse.Namespace) -> list[Workload]:

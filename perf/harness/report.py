@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perf.harness.running import PEERS
+from perf.harness.bench_flags import PEERS
 from perf.harness.stats import spread
 
 FIGURES = (

@@ -24,14 +24,6 @@ START_TIMEOUT_S = 120.0
 MARK_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 
-PEERS = {
-    "tpc": "tpc_server, free-threaded CPython",
-    "sidecar": "tpc_server, scheduler on a GIL CPython 3.12",
-    "rust": "SGLang 0.5.23 Rust server",
-    "granian": "granian RSGI, a coroutine per stream",
-    "granian-loop": "granian RSGI, one task for all streams",
-    "floor": "send() floor",
-}
 HAS_SCHEDULER = ("tpc", "sidecar", "rust")
 
 

@@ -57,7 +57,7 @@ SHOWN = [
         "link/listening.py",
         "listen.py",
     )
-]
+] + [ROOT / "perf" / "harness" / "bench_flags.py"]
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *SHOWN], ids=lambda path: path.name)
@@ -125,6 +125,7 @@ def oldest_python() -> str:
         (["serve", "--help"], 0, "--attach SOCKET"),
         (["test", "-h"], 0, "--pytest-only"),
         (["doctor", "--help"], 0, "./tpc doctor"),
+        (["bench", "--help"], 0, "usage: ./tpc bench [FLAGS]\n\nMeasure what a frontend costs"),
         (["serve", "--prot=80"], 2, "./tpc serve: error: unknown flag --prot (did you mean"),
         (["serve", "--port", "x"], 2, "argument --port: invalid port value: 'x'"),
         (["serve", "model.gguf"], 2, "unknown argument model.gguf"),
@@ -143,6 +144,13 @@ def test_questions_and_bad_flags_build_nothing(
     assert not (home / "cache").exists()
     if status:  # what is wrong first, and help in one line
         assert len(said.splitlines()) == 2 and told in said.splitlines()[0]
+
+
+def test_a_workload_that_is_none_builds_nothing(home: Path) -> None:
+    for words in (["--workloads", "stream2"], ["--peers", "nginx"], ["--nosuch"]):
+        done = tpc("bench", *words)
+        assert done.returncode == 2 and words[-1] in done.stderr and done.stdout == ""
+    assert not (home / "cache" / "tpc_server" / "venv").exists()
 
 
 def test_tpc_runs_through_links_and_remembers_its_python(tmp_path: Path) -> None:
@@ -205,12 +213,12 @@ def test_commands_become_the_program_with_the_package_importable(
     monkeypatch.setenv("PYTHONHOME", "/bad")
     cli.serve(["--port", "1"])
     cli.python(["-c", "pass"])
-    cli.bench(["--help"])
+    cli.bench(["--quick"])
     python = "/env/bin/python"
     assert [words[1] for words in became] == [
         [python, "-m", "tpc_server", "--port", "1"],
         [python, "-c", "pass"],
-        [python, str(ROOT / "perf" / "stream.py"), "--help"],
+        [python, str(ROOT / "perf" / "stream.py"), "--quick"],
     ]
     env = became[0][2]
     assert env["PYTHONPATH"] == f"{ROOT}{os.pathsep}/theirs"

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from perf import plot
+from perf import plot, stream
 from perf.harness import procfs
+from perf.harness.bench_flags import DEFAULT_WORKLOADS, PEERS, WORKLOADS
 from perf.harness.board import REQUESTS, STEPS, Board
 from perf.harness.measure import figures, problems
 from perf.harness.prepare import Prepared
 from perf.harness.report import markdown, summarise
-from perf.harness.running import PEERS
 from perf.harness.stats import percentiles, spread
 from perf.harness.workloads import Workload, make_layout, text_offset
 
@@ -208,3 +208,8 @@ def test_cpu_time_from_outside_is_that_from_inside():
 def test_every_peer_can_be_drawn():
     assert set(plot.COLOURS) == set(plot.LABELS) == set(PEERS)
     assert len(set(plot.COLOURS.values())) == len(PEERS)
+
+
+def test_the_flags_name_every_workload():
+    made = stream.standard_workloads(1.0, "/generate")
+    assert list(made) == list(WORKLOADS) and set(DEFAULT_WORKLOADS.split(",")) < set(made)

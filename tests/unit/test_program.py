@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import tiny_tokenizer
 from tpc_server import cli, frame, launch, runtime
 from tpc_server.boundary import wire
 from tpc_server.counters import NAMES, WORDS, Counters, snapshot
@@ -132,6 +133,23 @@ def test_a_hub_id_is_found_in_the_local_cache(tmp_path, monkeypatch):
     flags = cli.parse(["--model-path", "org/name", "--revision", "abc"])
     registry.create(flags, None, lambda *a: None)
     assert loaded == [str(snapshot)] and flags.served_model_name == "org/name"
+
+
+def test_a_tokenizer_is_all_the_synthetic_engine_needs(tmp_path, monkeypatch):
+    def fetched():
+        raise AssertionError("the default model is fetched")
+
+    monkeypatch.setattr(registry, "_default_model", fetched)
+    folder = tiny_tokenizer.write(tmp_path / "named")
+    for path in (folder, folder / "tokenizer.json"):
+        flags = cli.parse(["--engine", "synthetic", "--tokenizer-path", str(path)])
+        engine = registry.create(flags, None, lambda *a: None)
+        assert engine.model_name == "named" and engine.vocab_size > 256
+    monkeypatch.chdir(folder)
+    flags = cli.parse(["--engine", "synthetic", "--tokenizer-path", "."])
+    assert registry.create(flags, None, lambda *a: None).model_name == "named"
+    with pytest.raises(AssertionError, match="fetched"):
+        registry.create(cli.parse(["--tokenizer-path", "."]), None, lambda *a: None)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -156,9 +157,11 @@ def python(words: Sequence[str]) -> int:
 
 
 def bench(words: Sequence[str]) -> int:
-    script = _checkout() / "perf" / "stream.py"
+    perf = _checkout() / "perf"
+    # Help and bad flags are answered here, as for `serve`.
+    runpy.run_path(str(perf / "harness" / "bench_flags.py"))["parse"](list(words))
     _, python = _ready()
-    _become(python, [str(script), *words])
+    _become(python, [str(perf / "stream.py"), *words])
 
 
 def test(words: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ launcher needs of it beside that is gathered here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ def before_imports(given: Any, core_plan: Any) -> None:
 def create(given: Any, core_plan: Any, progress: Progress) -> Engine:
     """The engine of these flags, its model loaded. Raises EngineProblem."""
     path = given.model_path
+    if path is None and given.engine == "synthetic" and given.tokenizer_path is not None:
+        return _synthetic(given, given.tokenizer_path)  # a tokenizer is all it needs
     if path is None:
         path = str(_default_model())
         given.served_model_name = given.served_model_name or "SmolLM2-135M-Instruct"
@@ -94,6 +97,14 @@ def local_model(path: str, revision: str | None) -> str:
         f"cache ({'; '.join(tried)}). Models are not downloaded from here: fetch it first, with "
         f"`hf download {path}` for one, or give the path of a GGUF file"
     )
+
+
+def _folder_name(path: str) -> str:
+    """What a model is called by where it lies; a hub id is its own name."""
+    if not Path(path).exists():
+        return path
+    place = Path(os.path.abspath(path))
+    return place.parent.name if place.suffix == ".json" else place.name
 
 
 def _default_model() -> Path:
@@ -185,7 +196,7 @@ def _synthetic(given: Any, path: str) -> Engine:
     except ScriptError as error:
         raise EngineProblem(f"--synthetic-script {given.synthetic_script}: {error}") from None
     return Engine(
-        "synthetic", made, path, given.served_model_name or Path(path).name,
+        "synthetic", made, path, given.served_model_name or _folder_name(path),
         given.tokenizer_path or path, context, tokenizer.vocab_size, None, False,
         f"{given.synthetic_tick_ms:g} ms a step", "synthetic",
     )  # fmt: skip
