@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.parity_replay import differences
-from tests.http_client import call
-from tests.sglang.record import DATA, answers
+from tests.http_client import Client, call
+from tests.sglang.generated import generated
+from tests.sglang.record import DATA, answers, ask
 from tests.sglang.serving import environ
 from tests.sglang.test_answers import same
 
@@ -20,6 +21,7 @@ RUST = {"SGLANG_RUST_SERVER": "1"}
 # What leaves SGLang as it is; without the plugin there is nobody to read it.
 VALUES = ("", "0", "python", "rust", " Python ")
 WITHOUT = "without us"
+FEW = 16  # of the generated requests, where not all are asked
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +78,28 @@ def test_a_plugin_list_that_leaves_us_out(prepared, found):
         assert words in done.stdout.splitlines()[-1]
 
 
-def check(sglang, side):
+def check(sglang, side, count=None):
     """It is SGLang's own, and answers as it does."""
     recorded = json.loads((DATA / f"{side}.json").read_text("utf-8"))["generated"]
     assert sglang.frontends() == []
     assert call(sglang.address, "GET", "/server_info").json().get("frontend") != "tpc"
-    found = answers(sglang, ours=False)
-    wrong = [d for d in differences(found, recorded) if not same(*d[1:])]
+    if count is None:
+        found = answers(sglang, ours=False)
+    else:
+        with Client(sglang.address, timeout=60) as client:
+            client.call("POST", "/flush_cache")
+        found = [ask(sglang.address, body, ours=False) for body in generated()[:count]]
+    wrong = [d for d in differences(found, recorded[:count]) if not same(*d[1:])]
     assert wrong == []
+
+
+def test_each_is_served(serve):
+    """Both, at once."""
+    rust = serve("", SGLANG_FRONTEND="rust", **RUST)
+    python = serve("")
+    for side, sglang in (("rust", rust), ("python", python)):
+        with sglang.wait():
+            check(sglang, side, FEW)
 
 
 @pytest.mark.full
