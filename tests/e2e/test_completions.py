@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.http_client import Client, call
+from tpc_server.boundary.messages import GENERATE, SAMPLING
 
 PATH = "/v1/completions"
 
@@ -42,6 +43,19 @@ def test_default_max_tokens_is_sixteen(start):
     body = ask(run, prompt="abc").json()
     assert body["usage"]["completion_tokens"] == 16
     assert ask(run, prompt="abc", max_tokens=None).json()["usage"]["completion_tokens"] == 16
+
+
+def test_all_samples_get_the_seed_and_what_nobody_knows_is_ignored(start):
+    seeds = []
+
+    def script(header, ids):
+        seeds.append(header[GENERATE["sampling_params"]][SAMPLING["sampling_seed"]])
+        return [([97], None), ([], {"type": "length", "length": 1})]
+
+    run = start(script=script)
+    body = ask(run, prompt="x", n=3, seed=7, field_of_another_server={"a": 1}).json()
+    assert [choice["text"] for choice in body["choices"]] == ["a"] * 3
+    assert seeds == [7] * 3
 
 
 def test_stream(start):

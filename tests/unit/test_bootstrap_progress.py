@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tpc_server.bootstrap import progress
+from tpc_server.bootstrap import progress, toolchain
 from tpc_server.bootstrap.progress import Share, Step, StepFailed, duration, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,3 +158,22 @@ def test_a_share_tells_what_is_left_once_it_can(monkeypatch: pytest.MonkeyPatch)
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_what_is_expected_goes_by_the_load_and_by_what_was_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(toolchain, "cores", lambda: 2)
+    monkeypatch.setattr(toolchain, "_PACE", [])
+    load = [0.1, 0.0, 0.0]
+    monkeypatch.setattr(os, "getloadavg", lambda: load)
+    quiet = toolchain.quiet_s(45, 280)
+    assert quiet == 185 and toolchain.expected(quiet) == "about 3 minutes on 2 CPUs"
+    load[0] = 2.0
+    assert toolchain.expected(quiet) == "about 6 minutes on 2 CPUs, which are busy"
+    load[0] = 300.0  # of a machine around this container
+    assert toolchain.expected(quiet) == "about 9 minutes on 2 CPUs, which are busy"
+    toolchain.note_pace(180, 720)
+    assert toolchain.expected(quiet) == "about 12 minutes on 2 CPUs, going by the pace so far"
+    toolchain.note_pace(180, 90)
+    assert toolchain.expected(quiet) == "about 3 minutes on 2 CPUs"

@@ -11,11 +11,13 @@ import os
 import re
 import shlex
 import shutil
+import time
 from pathlib import Path
 
+from . import toolchain
 from .cache import cache_root, locked, log_file, publish, sub, sweep, whole
 from .probe import probe
-from .progress import BootstrapError, Share, duration, run, say
+from .progress import BootstrapError, Share, run, say
 from .source import get_tarball, version_of
 from .toolchain import cores, prepare_c, require_rust
 from .tree import Tree, build_tree
@@ -86,9 +88,11 @@ def kept() -> str:
 
 def expected(pgo: bool) -> str:
     """How long a build takes here, in words."""
-    count = cores()
-    seconds = (CONFIGURE_S + COMPILE_CPU_S / count) * (2 if pgo else 1)
-    return f"{duration(seconds)} on {count} CPU{'s' * (count > 1)}"
+    return toolchain.expected(_quiet_s(pgo))
+
+
+def _quiet_s(pgo: bool) -> float:
+    return toolchain.quiet_s(CONFIGURE_S, COMPILE_CPU_S) * (2 if pgo else 1)
 
 
 def _build_in(tree: Tree, options: list[str], pgo: bool, version: str) -> str | None:
@@ -98,7 +102,10 @@ def _build_in(tree: Tree, options: list[str], pgo: bool, version: str) -> str | 
     signal for one, leaves it to the next run.
     """
     try:
+        began, anew = time.monotonic(), not tree.resumed
         _build(tree, options, pgo)
+        if anew:
+            toolchain.note_pace(_quiet_s(pgo), time.monotonic() - began)
         path = str(tree.home / "bin" / f"python{version.rpartition('.')[0]}")
         made = probe(path)
         if isinstance(made, str):

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from .progress import BootstrapError, StepFailed, run, say
+from .progress import BootstrapError, StepFailed, duration, run, say
 
 RUST_MINIMUM = (1, 83)
 # header -> (Debian package, CPython cannot serve without it)
@@ -22,6 +22,9 @@ HEADERS = {
     "readline/readline.h": ("libreadline-dev", False),
     "uuid/uuid.h": ("uuid-dev", False),
 }
+# How much longer this machine takes than a quiet one, as a step of this run has shown.
+_PACE: list[float] = []
+_MOST_LOAD = 2.0  # of each CPU: in a container the load may be that of a far larger machine
 TOOLS = {"cc": "build-essential", "make": "build-essential", "xz": "xz-utils"}
 
 
@@ -122,3 +125,24 @@ def cores() -> int:
     """CPUs that a build may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def quiet_s(one_cpu_s: float, all_cpus_s: float) -> float:
+    """What a step takes that runs on one CPU first, then on all, where nothing else does."""
+    return one_cpu_s + all_cpus_s / cores()
+
+
+def note_pace(quiet: float, took: float) -> None:
+    """A step is done that was to take `quiet` seconds: later estimates go by what it took."""
+    _PACE[:] = [max(1.0, took / quiet)]
+
+
+def expected(quiet: float) -> str:
+    """How long such a step takes here now, in words: by the pace so far, else by the load."""
+    count = cores()
+    if _PACE:
+        pace, why = _PACE[0], ", going by the pace so far"
+    else:
+        pace, why = 1 + min(_MOST_LOAD, os.getloadavg()[0] / count), ", which are busy"
+    text = f"{duration(quiet * pace)} on {count} CPU{'s' * (count > 1)}"
+    return text + (why if pace > 1.25 else "")

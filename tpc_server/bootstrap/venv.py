@@ -11,12 +11,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from . import toolchain
 from .cache import build_once, cache_root, locked, log_file, sub
 from .fetch import pip_detail
 from .locks import digest, lock_file, pins
 from .probe import Interpreter
-from .progress import BootstrapError, Share, StepFailed, duration, run, say
-from .toolchain import cores, require_rust
+from .progress import BootstrapError, Share, StepFailed, run, say
+from .toolchain import require_rust
 
 # Builds for which the index has no ready-made tokenizers.
 NEEDS_RUST = ("cp313t",)
@@ -122,8 +123,7 @@ def _install(python: Path, lock: str) -> None:
 
 def expected() -> str:
     """How long compiling the packages takes here, in words."""
-    count = cores()
-    return f"{duration(45 + CRATES_CPU_S / count)} on {count} CPU{'s' * (count > 1)}"
+    return toolchain.expected(toolchain.quiet_s(45, CRATES_CPU_S))
 
 
 def _keep_work(python: Path, kept: Path, env: dict[str, str]) -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from .sampling_fields import SEED
+
 __all__ = ["CHAT_TABLE", "COMPLETION_TABLE", "OpenAIField"]
 
 # JSON kinds.
@@ -97,7 +99,7 @@ _COMMON: Final = (
     _sampling("presence_penalty", FLOAT, 0.0),
     _sampling("logit_bias", OBJECT, None, about="token id (as text) -> bias"),
     _sampling("n", INT, 1, about="answers to each prompt"),
-    _sampling("seed", INT, None, "sampling_seed"),
+    _sampling("seed", INT, None, "sampling_seed", about=SEED),
     _sampling("stop", STRINGS, None),
     _sampling("min_tokens", INT, 0, "min_new_tokens"),
     _sampling("regex", STR, None, about="the answer matches this pattern"),

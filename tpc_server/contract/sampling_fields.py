@@ -27,6 +27,7 @@ NO_TOP_K: Final = 1 << 30
 MAX_STOPS: Final = 32
 MAX_STOP_BYTES: Final = 4096  # of all stop strings together: a scheduler looks for each every step
 MAX_REGEX_BYTES: Final = 256
+SEED: Final = "of the draws; the samples of one request all get it, as in SGLang, and are alike"
 
 
 class SamplingField(NamedTuple):
@@ -107,7 +108,7 @@ SAMPLING_TABLE: Final = (
         "tokens from one event to the next",
     ),
     SamplingField("logit_bias", BIAS, None, about="token id (as text): added to its logit"),
-    SamplingField("sampling_seed", INT, None, I64_MIN, I64_MAX, about="of this request's draws"),
+    SamplingField("sampling_seed", INT, None, I64_MIN, I64_MAX, about=SEED),
     SamplingField("custom_params", CUSTOM, None, about="for extensions of the scheduler"),
     SamplingField(
         "beam_width", INT, None, 1, 1,

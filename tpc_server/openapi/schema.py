@@ -268,9 +268,16 @@ def openai_field(row: OpenAIField) -> Schema:
     return _described(schema, row.default, row.about)
 
 
+_OPENAI_UNKNOWN: Final = (
+    "A field that is not below is ignored, as SGLang does: clients send what other servers know."
+    " One that is known here and cannot be honoured is refused."
+)
+
+
 def _openai(table: tuple[OpenAIField, ...], required: str) -> Schema:
     return {
         "type": "object",
+        "description": _OPENAI_UNKNOWN,
         "properties": {row.name: openai_field(row) for row in table},
         "required": [required],
     }
