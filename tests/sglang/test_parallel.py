@@ -1,4 +1,4 @@
-"""Several schedulers: tensor parallel ranks. Owner: pytest.
+"""Several schedulers: tensor parallel ranks, leaders of data parallel attention. Owner: pytest.
 
 On CPU SGLang needs two variables for that: which CPUs each rank has, and no NCCL, whose library its
 CUDA build of torch brings.
@@ -14,11 +14,12 @@ import psutil
 import pytest
 
 from tests.http_client import Client, call
-from tests.sglang.serving import SGLang, reason_at_end, refused, until
+from tests.sglang.serving import SGLang, free_ports, reason_at_end, refused, until
 from tests.sglang.test_life import HELLO, IDS, begin_stream, in_use
 
 pytestmark = [pytest.mark.sglang, pytest.mark.network, pytest.mark.timeout(600)]
 TP = ("--tp", "2")
+DP = (*TP, "--dp", "2", "--enable-dp-attention")
 
 
 def variables():
@@ -93,3 +94,49 @@ def test_zz_sigterm_to_all_processes_drains_first(tensor):
         until(lambda: refused(tensor.address))
         assert reason_at_end(client) == {"type": "length", "length": 200}
     end_of(tensor, tree)
+
+
+@pytest.fixture(scope="module")
+def leaders(prepared, tmp_path_factory):
+    """Without a step: SGLang's attention backend for such CPUs has none for ranks together."""
+    env = {**variables(), "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+    log = tmp_path_factory.mktemp("dp") / "log"
+    flags = (*DP, "--skip-server-warmup")
+    with SGLang(prepared, log, "tpc", flags, env, free_ports(2)) as one:
+        one.wait()
+        until(lambda: call(second(one), "GET", "/health").status == 200)
+        yield one
+
+
+def second(sglang):
+    """Where the second leader listens."""
+    return sglang.address[0], sglang.port + 1
+
+
+def test_each_leader_has_a_frontend(leaders):
+    frontends = {p.ppid(): p for p in leaders.frontends()}
+    assert set(frontends) == {p.pid for p in by_rank(leaders)} and len(frontends) == 2
+    for rank, address in enumerate((leaders.address, second(leaders))):
+        info = call(address, "GET", "/server_info").json()
+        (state,) = info["internal_states"]
+        assert (info["frontend"], state["attn_dp_size"]) == ("tpc", 2)
+        (load,) = call(address, "GET", f"/v1/loads?dp_rank={rank}").json()["loads"]
+        assert load["dp_rank"] == rank
+        assert call(address, "POST", "/flush_cache").status == 200
+
+
+def test_a_frontend_that_is_killed_is_one_leaders(leaders):
+    first, other = by_rank(leaders)
+    before = {p.ppid(): p for p in leaders.frontends()}
+    before[other.pid].send_signal(signal.SIGKILL)
+    with Client(second(leaders), timeout=120) as client:  # it waits in the port's queue
+        assert client.call("GET", "/server_info").json()["frontend"] == "tpc"
+    after = {p.ppid(): p for p in leaders.frontends()}
+    assert after[first.pid] == before[first.pid] and after[other.pid] != before[other.pid]
+
+
+def test_zz_sigterm_ends_all_leaders(leaders):
+    tree = leaders.tree()
+    leaders.process.send_signal(signal.SIGTERM)
+    until(lambda: refused(second(leaders)) and refused(leaders.address))
+    end_of(leaders, tree)
