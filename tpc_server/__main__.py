@@ -16,7 +16,11 @@ def main(argv: list[str] | None = None) -> int:
         from .link.control import main as control_main
 
         return control_main(arguments[0], arguments[1:])
+    if arguments == ["help"]:
+        arguments = ["--help"]
     if any(word == "--attach" or word.startswith("--attach=") for word in arguments):
+        if "--help" not in arguments and "-h" not in arguments:
+            _leave_the_gil(arguments)
         from .link.attach import main as attach_main
 
         return attach_main(arguments)
@@ -28,9 +32,28 @@ def main(argv: list[str] | None = None) -> int:
     if arguments and not arguments[0].startswith("-") and not serving:
         return cli.unknown_command(arguments[0])
     given = cli.parse(arguments)
+    _leave_the_gil(arguments)
     from .launch import run
 
     return run(given)
+
+
+def _leave_the_gil(arguments: list[str]) -> None:
+    """Where this interpreter has a GIL, go on as the one that `setup` has prepared, as
+    `./tpc serve` would. Returns where there is none, or TPC_PYTHON names one with a GIL."""
+    from . import runtime
+
+    if runtime.free_threaded_build():
+        return
+    from .bootstrap.prepared import prepared_python
+
+    python = prepared_python()
+    if python is None:
+        return
+    from .bootstrap.cli import become
+
+    print(f"tpc-server: this Python has a GIL, going on with {python}", file=sys.stderr)
+    become(python, ["-m", "tpc_server", *arguments])
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from .metrics.flags import metrics_config
 _POLL_MS: Final = 500
 _SETTLE_S: Final = 0.3
 _ENGINE_JOIN_S: Final = 5.0
+_WITHOUT_GIL: Final = "`tpc-server setup` prepares one without, which is taken from then on"
 
 
 class Problem(Exception):
@@ -146,6 +147,8 @@ def _guard_gil(given: Any) -> None:
             if runtime.free_threaded_build()
             else "this is a GIL build"
         )
+        if not runtime.free_threaded_build() and not os.environ.get("TPC_PYTHON"):
+            reason += f"; {_WITHOUT_GIL}"
         if given.require_free_threading:
             raise Problem(f"the GIL is on: {reason}")
         print(

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.bootstrap_fakes import fake_python, script
+from tpc_server.affinity import topology
+from tpc_server.affinity.plan import PlanSettings, plan
 from tpc_server.bootstrap import cli, doctor
 from tpc_server.bootstrap.probe import Interpreter, probe
+from tpc_server.engines import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,3 +106,29 @@ def test_all_is_there(
     monkeypatch.setattr(doctor, "pins", lambda build: {"no-such-package": "0"})
     assert doctor.report(dict(os.environ)) == 1
     assert "not ready: no-such-package: PackageNotFoundError" in capsys.readouterr().out
+
+
+def test_in_an_environment_of_its_own_it_reports_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `python -m tpc_server doctor`: not what `./tpc` would start, which may be another."""
+    me = probe(sys.executable)
+    assert isinstance(me, Interpreter)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TPC_PYTHON", "no-such-python")
+    pins = {"numpy": "0", "backports-zstd": "0", "granian": "0", "no-such-package": "0"}
+    monkeypatch.setattr(doctor, "pins", lambda build: pins)
+    monkeypatch.setattr(doctor, "_OPTIONAL", ("no-such-package",))
+    status = cli.run_command(["doctor"])
+    out = capsys.readouterr().out
+    assert status == (0 if me.free_threaded else 1)
+    if me.free_threaded:
+        assert f"this one             used: {me} at {sys.executable}" in out
+        assert "no-such-package      not there (not needed)" in out
+        # The plan is the one that serving without flags takes.
+        facts = topology.read()
+        settings = PlanSettings(engine_cpus=registry.engine_cpus("llama", facts))
+        assert plan(facts, settings).describe().splitlines()[-1].strip() in out
+    monkeypatch.setattr(doctor, "_NEEDED", ("no_such_module",))
+    assert cli.run_command(["doctor"]) == 1
+    assert "TPC_PYTHON=no-such-python: no such program" in capsys.readouterr().out

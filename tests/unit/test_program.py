@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 
 from tests import tiny_tokenizer
 from tpc_server import cli, frame, launch, runtime
+from tpc_server.__main__ import main as program
+from tpc_server.bootstrap import cli as bootstrap_cli
+from tpc_server.bootstrap import prepared
 from tpc_server.boundary import wire
 from tpc_server.counters import NAMES, WORDS, Counters, snapshot
 from tpc_server.engines import registry
@@ -41,6 +44,7 @@ def test_help_and_version():
     for word in ("curl", "--cores", "default: 30000", "--drain-timeout", "synthetic engine"):
         assert word in shown.stdout
     assert max(map(len, shown.stdout.splitlines())) <= 100
+    assert run("help").stdout == shown.stdout
     assert run("--version").stdout.startswith("tpc_server 0.")
 
 
@@ -323,5 +327,32 @@ def test_the_import_that_switches_the_gil_on_is_named(monkeypatch, capsys):
     # It was on before: no import is to blame.
     assert runtime.import_all() is None
     monkeypatch.setattr(runtime, "free_threaded_build", lambda: False)
-    with pytest.raises(launch.Problem, match="the GIL is on: this is a GIL build"):
+    monkeypatch.delenv("TPC_PYTHON", raising=False)
+    with pytest.raises(launch.Problem, match="the GIL is on: this is a GIL build; `tpc-server se"):
         launch._guard_gil(strict)
+    monkeypatch.setenv("TPC_PYTHON", "python3")  # who names one has chosen
+    with pytest.raises(launch.Problem, match=r"the GIL is on: this is a GIL build$"):
+        launch._guard_gil(strict)
+
+
+def test_a_program_with_a_gil_goes_on_as_what_setup_has_prepared(monkeypatch, capsys):
+    became, served = [], []
+
+    def serve(given):
+        served.append(given)
+        return 0
+
+    monkeypatch.setattr(bootstrap_cli, "become", lambda *words: became.append(words))
+    monkeypatch.setattr(launch, "run", serve)
+    monkeypatch.setattr(prepared, "prepared_python", lambda: None)
+    for build in (True, False):  # no other interpreter is wanted, or there is none
+        monkeypatch.setattr(runtime, "free_threaded_build", lambda build=build: build)
+        assert program(["--port", "1"]) == 0
+    assert len(served) == 2 and not became and capsys.readouterr().err == ""
+    monkeypatch.setattr(prepared, "prepared_python", lambda: Path("/env/bin/python"))
+    program(["serve", "--port", "1"])
+    assert became == [(Path("/env/bin/python"), ["-m", "tpc_server", "--port", "1"])]
+    assert "has a GIL, going on with /env/bin/python" in capsys.readouterr().err
+    with pytest.raises(SystemExit):  # what is wrong is told by whoever was asked
+        program(["--nosuch"])
+    assert len(became) == 1

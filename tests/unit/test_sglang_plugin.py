@@ -271,7 +271,7 @@ assert "k1" not in repr(options)
 
 
 DRAINING = """
-import ctypes, multiprocessing, threading, time
+import ctypes, multiprocessing, os, threading, time
 from multiprocessing.connection import wait
 from tpc_server.integrations.sglang import drain
 
@@ -280,9 +280,9 @@ class Server:
         self.takes = takes
 
     def drain(self, seconds):
-        print("draining", seconds, flush=True)
+        os.write(1, f"draining {seconds}\\n".encode())  # whole: others write there, too
         time.sleep(self.takes)
-        print("drained", self.takes, flush=True)
+        os.write(1, f"drained {self.takes}\\n".encode())
 
 def with_parent():
     # As SGLang's schedulers: they die with the process that started them.

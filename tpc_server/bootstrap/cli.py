@@ -118,7 +118,7 @@ def package_home() -> Path:
     return home
 
 
-def _become(python: Path, argv: Sequence[str]) -> NoReturn:
+def become(python: Path, argv: Sequence[str]) -> NoReturn:
     """This process goes on as Python; signals and exit status need no passing on."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -135,7 +135,7 @@ def serve(words: Sequence[str]) -> int:
     if not any(word.partition("=")[0] == "--attach" for word in words):
         _program().parse(list(words), "./tpc serve")
     _, python = _ready()
-    _become(python, ["-m", "tpc_server", *words])
+    become(python, ["-m", "tpc_server", *words])
 
 
 def control(command: str, words: Sequence[str]) -> int:
@@ -153,7 +153,7 @@ def reload(words: Sequence[str]) -> int:
 
 def python(words: Sequence[str]) -> int:
     _, found = _ready()
-    _become(found, words)
+    become(found, words)
 
 
 def bench(words: Sequence[str]) -> int:
@@ -161,7 +161,7 @@ def bench(words: Sequence[str]) -> int:
     # Help and bad flags are answered here, as for `serve`.
     runpy.run_path(str(perf / "harness" / "bench_flags.py"))["parse"](list(words))
     _, python = _ready()
-    _become(python, [str(perf / "stream.py"), *words])
+    become(python, [str(perf / "stream.py"), *words])
 
 
 def test(words: Sequence[str]) -> int:

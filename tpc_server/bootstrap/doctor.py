@@ -6,6 +6,7 @@ line says what.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -21,12 +22,15 @@ from .cache import cache_root
 from .fetch import MODEL_PACKAGE, MODEL_VERSION
 from .interpreter import Tried, failed_lately, look, ordinary, wants_pgo
 from .locks import builds, pins
-from .probe import Interpreter
+from .probe import Interpreter, probe
 from .progress import BootstrapError, Step
 from .toolchain import cores, missing_packages, rust_fault
 from .venv import ready
 
 CHILD_LIMIT_S = 120
+# Modules without which nothing is served; and packages that an environment of its own may lack.
+_NEEDED = ("tokenizers", "numpy", "httptools", "msgpack")
+_OPTIONAL = ("backports-zstd", "granian")
 # Run by the environment's Python: imports every package, tells versions and who switched the GIL.
 _PACKAGES = """
 import importlib, importlib.metadata as metadata, json, sys, warnings
@@ -50,9 +54,11 @@ print(json.dumps({"gil_after_all": gil()}))
 """
 _PLAN = """
 from tpc_server.affinity import plan, topology
+from tpc_server.engines import registry
 found = topology.read()
 print(found.describe())
-print(plan.plan(found).describe())
+cpus = registry.engine_cpus("llama", found)  # the engine of a `serve` without flags
+print(plan.plan(found, plan.PlanSettings(engine_cpus=cpus)).describe())
 """
 
 
@@ -60,11 +66,14 @@ def report(env: Mapping[str, str]) -> int:
     """Prints the whole report to stdout; 0 when serving could start, else 1."""
     tried: list[Tried] = []
     verdict = ""
-    interpreter = None
-    try:
-        interpreter = look(tried)
-    except BootstrapError as error:
-        verdict = str(error).splitlines()[0]
+    interpreter = me = _running()
+    if me is not None:
+        tried.append(Tried("this one", f"used: {me} at {me.executable}"))
+    else:
+        try:
+            interpreter = look(tried)
+        except BootstrapError as error:
+            verdict = str(error).splitlines()[0]
     _machine()
     _title("interpreter")
     for place in tried:
@@ -73,7 +82,8 @@ def report(env: Mapping[str, str]) -> int:
         verdict = _what_setup_would_do()
     _row("lock files", ", ".join(builds()))
     if interpreter is not None:
-        verdict = _environment(interpreter, ready(interpreter), env)
+        python = Path(me.executable) if me is not None else ready(interpreter)
+        verdict = _environment(interpreter, python, env)
         if not interpreter.free_threaded and failed_lately():
             _row("note", "`./tpc setup` tries again to make a free-threaded one")
     _title("tools")
@@ -92,6 +102,17 @@ def report(env: Mapping[str, str]) -> int:
     status = 1 if verdict else 0
     print(f"\n{f'not ready: {verdict}' if verdict else 'ready to serve'} (exit status {status})")
     return status
+
+
+def _running() -> Interpreter | None:
+    """This process's own interpreter where it serves as it is: free-threaded, with our packages.
+    (`./tpc` is run without any.)"""
+    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+        return None
+    me = probe(sys.executable)
+    if isinstance(me, str) or not me.free_threaded or me.fault(builds()):
+        return None
+    return me
 
 
 def _what_setup_would_do() -> str:
@@ -130,7 +151,9 @@ def _environment(interpreter: Interpreter, python: Path | None, env: Mapping[str
     verdict = ""
     rows = _packages(python, env, list(pins(interpreter.build)))
     for row in rows:
-        if "name" in row:
+        if row.get("name") in _OPTIONAL and "version" not in row:
+            _row(row["name"], "not there (not needed)")
+        elif "name" in row:
             state = row.get("fault") or (
                 "SWITCHES THE GIL ON"
                 if row["gil"]

@@ -53,6 +53,8 @@ def find(tried: list[Tried], *, retry: bool = False) -> Interpreter:
     found = _first(tried, [] if failed else makers)
     if found is not None:
         _forget_failure()
+        if not found.free_threaded:
+            say(f"TPC_PYTHON is {found}: cores will share one GIL")
         return found
     if failed:
         tried.append(Tried("uv, build from source", f"not tried again yet: {failed}"))
@@ -100,8 +102,6 @@ def _named(chosen: str, tried: list[Tried]) -> Interpreter:
     if isinstance(found, str) or fault:
         raise BootstrapError(f"TPC_PYTHON={chosen}: {fault}")
     tried.append(Tried("TPC_PYTHON", f"used: {found} at {found.executable}"))
-    if not found.free_threaded:
-        say(f"TPC_PYTHON is {found}: cores will share one GIL")
     return found
 
 
