@@ -19,7 +19,8 @@ def banner(given: Any, server: Any, engine: Any, seconds: float) -> str:
     else:
         host = f"[{given.host}]" if ":" in given.host else given.host
         address = f"http://{host}:{server.http_port}"
-        curl = f"curl -N {address}/generate"
+        near = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # all addresses: not one
+        curl = f"curl -N http://{near}:{server.http_port}/generate"
     model, about = server.setup.info.served, engine.describe()
     cores = server.plan.describe().splitlines()
     if given.log_format == "json":

@@ -109,6 +109,7 @@ class Frontend:
         self._alien_lock = threading.Lock()
         self._alien = [self._ends.sender(ALIEN, c) for c in range(link.n)]
         self._closed = False
+        self.draining = False
         self._start(listeners)
 
     def _start(self, listeners: Mapping[int, Any]) -> None:
@@ -170,6 +171,7 @@ class Frontend:
 
     def start_drain(self) -> None:
         """Stop accepting; connections close at their next answer."""
+        self.draining = True
         self.command(cores_.CMD_DRAIN)
 
     def inflight(self) -> int:

@@ -330,12 +330,16 @@ def _drain(given: Any, server: Any, signals: _Signals, operators: Operators) -> 
             break
         if left and left != last:
             seconds = max(0.0, deadline - time.monotonic())
-            log("info", f"draining: {left} requests left, up to {seconds:.0f} s")
+            log("info", f"draining: {_requests(left)} left, up to {seconds:.0f} s")
             last = left
         operators.wait(50)
     if left:
         why = "a second signal" if signals.count > 1 else "--drain-timeout is over"
-        log("warning", f"{why}: {left} requests are cut")
+        log("warning", f"{why}: {_requests(left)} cut")
+
+
+def _requests(number: int) -> str:
+    return "1 request" if number == 1 else f"{number} requests"
 
 
 def _progress(what: str, fraction: float) -> None:

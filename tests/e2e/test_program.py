@@ -156,7 +156,7 @@ def test_a_signal_drains_and_exits_with_0(program, number):
     lines = [json.loads(line) for line in err.splitlines()]  # all of them are JSON
     told = [line["message"] for line in lines if line["level"] == "info"]
     assert told[0] == "stopping" and lines[0]["signal"] == signal.Signals(number).name
-    assert told[1].startswith("draining: 1 requests left") and told[-1] == "stopped"
+    assert told[1].startswith("draining: 1 request left,") and told[-1] == "stopped"
     assert not os.path.exists(one.path)
 
 
@@ -172,7 +172,7 @@ def test_what_does_not_finish_in_time_gets_an_error_and_done(program):
             body += piece
     assert body.endswith(b"data: [DONE]\n\n") and b"shutting down" in body
     status, err = one.end()
-    assert status == 0 and "--drain-timeout is over: 1 requests are cut" in err
+    assert status == 0 and "--drain-timeout is over: 1 request cut" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -215,7 +215,7 @@ def test_operators_ask_a_program(model_folder, tmp_path):
 
         status, said = ask("status")
         assert status == 0 and said["mode"] == "in-process" and said["ready"] is True
-        assert said["pids"] == [process.pid]
+        assert said["pids"] == [process.pid] and said["draining"] is False
         status, said = ask("reload")
         assert status == 1 and "runs in-process" in said["error"]
     finally:

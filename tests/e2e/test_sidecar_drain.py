@@ -10,6 +10,7 @@ from tests import tiny_tokenizer
 from tests.fake_scheduler import FakeScheduler
 from tests.http_client import Client
 from tpc_server import ModelConfig, Options, ServerArgs
+from tpc_server.link.control import state_of
 from tpc_server.link.server import SidecarServer
 from tpc_server.server import Server
 
@@ -35,6 +36,9 @@ def test_a_stream_goes_on_and_the_port_closes(model_folder, kind):
             scheduler.step()
             assert client.head()[0] == 200
             client.chunk()
+            while not (said := state_of(server, []))["inflight"]:  # published a little late
+                pass
+            assert said["draining"] is False
             drained.start()
             while True:  # until it is refused: the listening socket is gone in both processes
                 try:
@@ -42,6 +46,9 @@ def test_a_stream_goes_on_and_the_port_closes(model_folder, kind):
                 except ConnectionError:
                     break
             assert drained.is_alive()
+            assert state_of(server, [1]) == {
+                "mode": server.mode, "ready": False, "draining": True, "inflight": 1, "pids": [1],
+            }  # fmt: skip
             scheduler.manual = False
             scheduler.step()
             text = b"".join(iter(client.chunk, b""))

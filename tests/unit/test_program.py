@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests import tiny_tokenizer
 from tpc_server import cli, frame, launch, runtime
 from tpc_server.__main__ import main as program
+from tpc_server.banner import banner
 from tpc_server.bootstrap import cli as bootstrap_cli
 from tpc_server.bootstrap import prepared
 from tpc_server.boundary import wire
@@ -356,3 +357,22 @@ def test_a_program_with_a_gil_goes_on_as_what_setup_has_prepared(monkeypatch, ca
     with pytest.raises(SystemExit):  # what is wrong is told by whoever was asked
         program(["--nosuch"])
     assert len(became) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "shown", "tried"),
+    [
+        ("0.0.0.0", "0.0.0.0", "127.0.0.1"), ("::", "[::]", "[::1]"),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"), ("example.org", "example.org", "example.org"),
+    ],
+)  # fmt: skip
+def test_the_banner_names_an_address_that_can_be_called(host, shown, tried):
+    server = SimpleNamespace(
+        http_port=31, setup=SimpleNamespace(info=SimpleNamespace(served="m")),
+        plan=SimpleNamespace(describe=lambda: "cores"),
+    )  # fmt: skip
+    flags = cli.parse(["--host", host])
+    flags.api_keys = ()
+    text = banner(flags, server, SimpleNamespace(describe=lambda: "e"), 1.0)
+    assert f"ready in 1.0 s at http://{shown}:31\n" in text
+    assert f"try     curl -N http://{tried}:31/generate " in text

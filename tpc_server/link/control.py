@@ -139,13 +139,22 @@ class Operators:
             self._socket = None
 
     def _answer(self, word: str) -> dict[str, Any]:
-        about = {"mode": self._server.mode, "ready": self._server.ready, "pids": [os.getpid()]}
+        about = state_of(self._server, [os.getpid()])
         if word == "status":
-            return {"ok": True, **about, "inflight": self._server.inflight()}
+            return {"ok": True, **about}
         if word == "reload":
             why = "this server runs in-process: it cannot be reloaded, only restarted"
             return {"ok": False, "error": why, **about}
         return {"ok": False, "error": f"unknown command {word[:64]!r}"}
+
+
+def state_of(server: Any, pids: list[int]) -> dict[str, Any]:
+    """What `status` says of a server, in whichever mode it is."""
+    draining = server.draining
+    return {
+        "mode": server.mode, "ready": server.ready and not draining, "draining": draining,
+        "inflight": server.inflight(), "pids": pids,
+    }  # fmt: skip
 
 
 def ask(port: int, word: str, timeout_s: float = 30.0) -> dict[str, Any]:
@@ -183,7 +192,7 @@ def main(command: str, argv: list[str], program: str = "tpc-server") -> int:
         prog=f"{program} {command}",
         description={
             "reload": "Replace a running server's frontend by a fresh one; no request is lost.",
-            "status": "Say which frontend processes a running server has.",
+            "status": "Say how a running server is: ready or draining, requests, processes.",
         }[command],
     )
     parser.add_argument("--port", type=int, default=30000, help="its port (default 30000)")

@@ -25,7 +25,7 @@ from ..metrics.area import MetricsArea
 from ..server_checks import check_arguments
 from . import plain
 from .children import SLOTS, Seat
-from .control import ControlError, ControlSocket
+from .control import ControlError, ControlSocket, state_of
 from .guests import GUEST_CORES, GUESTS, Guests
 from .hub import Hub
 from .process import StartError, child_command
@@ -74,6 +74,7 @@ class SidecarServer:
         self.guests: Guests | None = None
         self._control: ControlSocket | None = None
         self._closed = False
+        self.draining = False
         ingress = len(plan.stage_cores("ingress"))
         self._bound = Bound([], server_args.port + (port_offset or 0))
         if frontends:
@@ -150,7 +151,7 @@ class SidecarServer:
             answer = {"ok": self.reload(), "pids": self.processes()}
             return answer | {"error": why} if why else answer
         if word == "status":
-            return {"ok": True, "ready": self.ready, "pids": self.processes()}
+            return {"ok": True, **state_of(self, self.processes())}
         return {"ok": False, "error": f"unknown command {word[:64]!r}"}
 
     # -- scheduler -------------------------------------------------------------------
@@ -236,6 +237,7 @@ class SidecarServer:
         with self.hub.lock:
             if self._closed:
                 return
+            self.draining = True
             for seat in self.seats:
                 seat.finish(seconds)
             if self.guests is not None:
