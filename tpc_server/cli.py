@@ -206,6 +206,8 @@ def build_parser(prog: str = "tpc-server") -> argparse.ArgumentParser:
                    help="defaults under each request's own parameters")  # fmt: skip
     g.add_argument("--max-logprobs", type=int, default=1024, metavar="N",
                    help="alternatives a token that a request may ask for")  # fmt: skip
+    g.add_argument("--max-logprob-entries", type=int, default=512 << 10, metavar="N",
+                   help="of them at all positions of a request's prompts; 400 beyond")  # fmt: skip
     g.add_argument("--incremental-streaming-output", action="store_true",
                    help="stream only new text and ids instead of all so far")  # fmt: skip
     g.add_argument("--allow-auto-truncate", action="store_true",

@@ -54,6 +54,7 @@ class Options:
     predict_route: str = field(default_factory=lambda: os.environ.get("AIP_PREDICT_ROUTE", ""))
     root_path: str = ""  # a proxy may put this before every path
     max_logprobs: int = 1024  # alternatives a position that a request may ask for
+    max_logprob_entries: int = 512 << 10  # of them at all positions of a request's prompts
     custom_logit_processor: bool = False  # requests may bring code of theirs to the scheduler
     streaming_session: bool = False
     cache_report: bool = False  # usage of the OpenAI routes says how much of a prompt was cached

@@ -225,6 +225,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any, bound: Bound) -> Any:
             or env_flag("SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES", False),
             cache_report=given.enable_cache_report,
             max_logprobs=given.max_logprobs,
+            max_logprob_entries=given.max_logprob_entries,
             plan=core_plan,
             max_head_bytes=given.max_head_size,
             max_body_bytes=given.max_body_size,

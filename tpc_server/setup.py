@@ -220,4 +220,5 @@ def limits_of(args: ServerArgs, options: Options, vocab_size: int) -> Limits:
         grammars=options.grammars,
         max_batch=max(1, options.max_batch),
         max_alternatives=options.max_logprobs,
+        max_logprob_entries=options.max_logprob_entries,
     )

@@ -115,3 +115,30 @@ def test_bytes_that_are_no_text_keep_their_names(run, stream):
     assert lists["top_logprobs"][0] is None
     for byte, top in zip(data[1:], lists["top_logprobs"][1:], strict=True):
         assert list(top) == [chr(byte + k) for k in range(3)]
+
+
+def test_alternatives_of_a_prompt_are_bounded(tmp_path):
+    """Of texts too, all of a request's together, in the words of the client's route."""
+    folder = tiny_tokenizer.write(tmp_path)
+    with serving(folder, {"max_logprob_entries": 100}) as run:
+
+        def status(path, **body):
+            answer = run.call("POST", path, body)
+            return answer.status, answer.json()
+
+        sampling = {"max_new_tokens": 1}
+        native = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 10}
+        tokens = len(run.call("POST", "/tokenize", {"prompt": "abcdefgh"}).json()["tokens"])
+        fits = "abcdefgh" + "h" * (10 - tokens)
+        body = {"sampling_params": sampling, **native}
+        assert status("/generate", text=fits, **body)[0] == 200
+        for text in (fits + "h", [fits, "a"]):
+            code, answer = status("/generate", text=text, **body)
+            assert code == 400 and answer["error"]["message"].startswith("top_logprobs_num is too")
+        code, _ = status("/generate", **{**body, "text": fits, "sampling_params": {"n": 2}})
+        assert code == 400
+        for stream in (False, True):
+            asked = {"max_tokens": 1, "echo": True, "logprobs": 10, "stream": stream}
+            code, answer = status(PATH, prompt=fits + "h", **asked)
+            assert code == 400 and answer["param"] == "logprobs"
+            assert answer["message"].startswith("logprobs is too large: with 10 alternatives at")

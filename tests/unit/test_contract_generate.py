@@ -296,6 +296,37 @@ def test_copies_of_a_prompt_are_bounded() -> None:
     assert "over the limit of 4096" in refusal(decoder, {"text": ["a"] * 4097})
 
 
+def test_alternatives_of_prompts_are_bounded() -> None:
+    """All of a request's together, from where they begin; a text's are counted as tokens."""
+    decoder = GenerateDecoder(limits(max_logprob_entries=100))
+    ids = list(range(20))
+    body = {"input_ids": ids, "return_logprob": True, "logprob_start_len": 0}
+    for more in (
+        {"top_logprobs_num": 5},
+        {"top_logprobs_num": 20, "logprob_start_len": 15},
+        {"top_logprobs_num": 100, "logprob_start_len": -1},
+        {"top_logprobs_num": 100, "return_logprob": False},
+        {"top_logprobs_num": 2, "token_ids_logprob": [1, 2, 3]},
+        {"top_logprobs_num": 1, "sampling_params": {"n": 5}},
+        {"input_ids": [ids, ids], "top_logprobs_num": [0, 5]},
+    ):
+        assert decode(decoder, body | more).items
+    for more in (
+        {"top_logprobs_num": 6},
+        {"top_logprobs_num": 21, "logprob_start_len": 15},
+        {"top_logprobs_num": 2, "token_ids_logprob": [1, 2, 3, 4]},
+        {"top_logprobs_num": 1, "sampling_params": {"n": 6}},
+        {"input_ids": [ids, ids], "top_logprobs_num": [1, 5]},
+    ):
+        text = refusal(decoder, body | more)
+        assert text.startswith("top_logprobs_num is too large: ")
+        assert text.endswith("limit of 100 (--max-logprob-entries, TPC_MAX_LOGPROB_ENTRIES)")
+    text = refusal(decoder, body | {"token_ids_logprob": [1] * 6})
+    assert text.startswith("token_ids_logprob is too large: with 6 alternatives at each of 20")
+    body |= {"input_ids": None, "text": "a" * 99, "top_logprobs_num": 99}
+    assert len(decode(decoder, body).items) == 1
+
+
 # Fields of the protocol's request type that are not in the tables of messages.
 _REQUEST_TYPE = {
     "rid", "session_id", "text", "input_ids", "input_embeds", "image_data", "video_data",

@@ -14,6 +14,7 @@ from tpc_server.render import http, native
 from tpc_server.render.completion import CompletionShape
 from tpc_server.render.logprobs import INPUT, OUTPUT, LogprobBuffers
 from tpc_server.render.openai import Spec
+from tpc_server.render.openai_logprobs import OpenAILogprobs
 
 
 @given(st.text())
@@ -113,7 +114,7 @@ def test_answers():
 
 
 def test_logprob_families_grow_and_are_cut():
-    buffers = LogprobBuffers(None)
+    buffers = LogprobBuffers(None, int)
     buffers.add_pairs(INPUT[0], [None, -0.5], [7, 8])
     buffers.add_pairs(OUTPUT[0], [-1.0], [9])
     buffers.add_positions(OUTPUT[1], [([-1.0, -2.0], [9, 4]), None])
@@ -134,9 +135,42 @@ def test_logprob_families_grow_and_are_cut():
     assert cut["output_token_logprobs"] == [[-4.0, 6, None]]
     assert cut["output_token_logprobs_length"] == 1
     assert cut["input_token_logprobs"] == first["input_token_logprobs"]
-    texts = LogprobBuffers(lambda token: chr(token))
+    texts = LogprobBuffers(chr, int)
     texts.add_pairs(OUTPUT[0], [-1.0], [97])
     assert b'"a"' in b"".join(texts.members())
+
+
+def test_the_core_lives_while_many_logprobs_are_rendered():
+    """Native and OpenAI answers alike, and the slices make one array."""
+    beats: list[None] = []
+
+    def beat():
+        beats.append(None)
+
+    positions = [None, *[([-1.0, -2.0], [9, k]) for k in range(999)]]
+    buffers = LogprobBuffers(None, beat)
+    buffers.add_positions(INPUT[1], positions)
+    shown = json.loads(b'{"a":0%b}' % b"".join(buffers.members()))["input_top_logprobs"]
+    assert shown == [None, *[[[-1.0, 9, None], [-2.0, k, None]] for k in range(999)]]
+    assert len(beats) == 16
+
+    texts = SimpleNamespace(
+        setup=SimpleNamespace(beat=beat), text_of=str, label_of=str, bytes_of=lambda token: b"x",
+        offsets_of=lambda stream: SimpleNamespace(add=lambda token: 0),
+    )  # fmt: skip
+    stream = SimpleNamespace(text=b"", finish=None)
+    beats.clear()
+    kept = OpenAILogprobs(texts)
+    kept.add_pairs(OUTPUT[0], [-1.0] * 1000, range(1000))
+    kept.add_positions(OUTPUT[1], positions)
+    completion = json.loads(kept.completion(stream, False))
+    assert completion["top_logprobs"] == [None, *[{"9": -1.0, str(k): -2.0} for k in range(999)]]
+    assert completion["tokens"] == [str(k) for k in range(1000)] and len(beats) == 15
+    content = json.loads(kept.chat())["content"]
+    assert [entry["token"] for entry in content] == completion["tokens"] and len(beats) == 30
+    assert content[0]["top_logprobs"] == [] and content[5]["top_logprobs"][1] == {
+        "token": "4", "bytes": [120], "logprob": -2.0
+    }  # fmt: skip
 
 
 def test_hidden_states_of_a_streamed_choice_keep_no_more_than_is_shown():

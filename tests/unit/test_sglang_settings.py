@@ -27,6 +27,7 @@ GOOD = {
     "TPC_STALL_TIMEOUT": ("8", 8.0),
     "TPC_LINGER": ("0", 0.0),
     "TPC_MAX_LOGPROBS": ("0", 0),
+    "TPC_MAX_LOGPROB_ENTRIES": ("9", 9),
     "TPC_ACCESS_LOG": ("1", True),
     "TPC_REQUEST_ID_HEADERS": ("1", True),
     "TPC_WRITE_TIMEOUT": ("4", 4.0),

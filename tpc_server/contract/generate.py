@@ -15,7 +15,7 @@ from .batch import expand, to_ids
 from .errors import BadRequest, TooMuchHere, invalid_type
 from .fields import CORE, REFUSED, REQUEST_TABLE, RequestField
 from .json_body import check_finite, parse_object
-from .limits import MAX_RID_BYTES, Limits, check_ids, check_ids_fit, fit_text
+from .limits import MAX_RID_BYTES, Limits, check_ids, check_ids_fit, fit_text, logprob_entries
 from .options import Options, read_option
 from .sampling import SamplingDecoder
 
@@ -233,12 +233,16 @@ class GenerateDecoder:
         rids, groups = self._rids(rid, single, len(prompts), n)
         columns = expand(options, is_batch, single, len(prompts), n, limits)
         items: list[Item] = []
+        entries = 0
         for k in range(total):
             prompt = prompts[k // n]
             sampling = _own_copy(samplings[k // n])
             sampling[_N] = 1
             item = self._item(rids[k], groups[k], prompt, is_text, sampling, stream)
             columns.apply(item, k, sampling, limits)
+            if not is_text:  # a text's tokens are counted once there are any
+                ids_wanted = item.token_ids_logprob
+                entries = logprob_entries(len(prompt), item.wire, ids_wanted, limits, entries)
             items.append(item)
         return GenerateRequest(stream, is_batch, items, options.log_metrics, options.custom_labels)
 

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..boundary.messages import SAMPLING
+from ..boundary.messages import GENERATE, SAMPLING
 from .errors import BadRequest
 
-__all__ = ["Limits", "check_ids", "check_ids_fit", "check_lengths", "fit_text"]
+__all__ = [
+    "Limits",
+    "check_ids",
+    "check_ids_fit",
+    "check_lengths",
+    "fit_text",
+    "logprob_entries",
+]
 
 MAX_RID_BYTES: Final = 128
 MAX_ALTERNATIVES: Final = 1024  # logprobs a position; each is rendered on the stream's core
 MAX_BATCH: Final = 4096  # engine requests one HTTP request may ask for
 MAX_CLONE_BYTES: Final = 64 << 20  # of prompt, copied for n > 1
+# Alternatives at all positions of a request's prompts: they come in one frame.
+MAX_LOGPROB_ENTRIES: Final = 512 << 10
 
 _MAX_NEW = SAMPLING["max_new_tokens"]
 _MIN_NEW = SAMPLING["min_new_tokens"]
+_LOGPROB = GENERATE["return_logprob"]
+_START = GENERATE["logprob_start_len"]
+_TOP = GENERATE["top_logprobs_num"]
 
 
 class Limits:
@@ -42,6 +54,7 @@ class Limits:
         "max_alternatives",
         "max_batch",
         "max_clone_bytes",
+        "max_logprob_entries",
         "num_reserved_tokens",
         "preferred_sampling_params",
         "skip_tokenizer_init",
@@ -68,6 +81,7 @@ class Limits:
         max_batch: int = MAX_BATCH,
         max_alternatives: int = MAX_ALTERNATIVES,
         max_clone_bytes: int = MAX_CLONE_BYTES,
+        max_logprob_entries: int = MAX_LOGPROB_ENTRIES,
         token_chars: int | None = None,
     ) -> None:
         self.context_len = context_len
@@ -86,6 +100,7 @@ class Limits:
         self.max_batch = max_batch
         self.max_alternatives = min(max_alternatives, vocab_size)
         self.max_clone_bytes = max_clone_bytes
+        self.max_logprob_entries = max_logprob_entries
         self.token_chars = token_chars
 
 
@@ -121,6 +136,29 @@ def check_lengths(n_prompt: int, wire: list[Any], limits: Limits) -> int:
         )
     wire[_MAX_NEW] = max_new
     return keep
+
+
+def logprob_entries(
+    n_prompt: int, wire: list[Any], ids: list[int] | None, limits: Limits, before: int = 0
+) -> int:
+    """Alternatives that a request's answer has of its prompt, and `before` of others with it.
+
+    `wire` is the message, `ids` its token_ids_logprob. Raises BadRequest beyond the limit: a core
+    renders them at one go, and other streams of it wait.
+    """
+    start = wire[_START]
+    if not wire[_LOGPROB] or start < 0 or start >= n_prompt:
+        return before
+    each = wire[_TOP] + len(ids or ())
+    total: int = before + each * (n_prompt - start)
+    if each and total > limits.max_logprob_entries:
+        name = "top_logprobs_num" if wire[_TOP] else "token_ids_logprob"
+        raise BadRequest(
+            f"{name} is too large: with {each} alternatives at each of {n_prompt - start} positions"
+            f" of a prompt the request asks for {total}, over the limit of"
+            f" {limits.max_logprob_entries} (--max-logprob-entries, TPC_MAX_LOGPROB_ENTRIES)"
+        )
+    return total
 
 
 def check_ids_fit(ids: list[Any], limits: Limits) -> None:

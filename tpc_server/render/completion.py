@@ -94,6 +94,14 @@ class CompletionShape(OpenAIShape):
             b',"completion_tokens_details":null', b""
         )
 
+    def error_frame(self, message: str, status: int, index: int | None) -> bytes:
+        """An event that reports an error."""
+        return super().error_frame(_renamed(message), status, index)
+
+    def error_body(self, message: str, status: int) -> bytes:
+        """The body of an error answer."""
+        return super().error_body(_renamed(message), status)
+
     def _echo(self, stream: Any) -> None:
         """The prompt in front of the text, once."""
         stream.opened = True
@@ -103,3 +111,8 @@ class CompletionShape(OpenAIShape):
         stream.text[:0] = json_escape(text)
         if stream.logprobs is not None:
             stream.logprobs.echo = text
+
+
+def _renamed(message: str) -> str:
+    """What was refused once the prompt's length was known, in the client's names."""
+    return message.replace("top_logprobs_num", "logprobs")

@@ -15,15 +15,18 @@ from . import native
 OUTPUT: Final = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
 INPUT: Final = ("input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs")
 
+_SLICE: Final = 64  # positions: some milliseconds with a thousand alternatives each
+
 Entry = list[Any]  # [logprob or None, token id, text or None]
 
 
 class LogprobBuffers:
     """Rendered entries by family name, without the enclosing brackets."""
 
-    __slots__ = ("_families", "_text_of", "count", "opened")
+    __slots__ = ("_beat", "_families", "_text_of", "count", "opened")
 
-    def __init__(self, text_of: Callable[[int], str] | None) -> None:
+    def __init__(self, text_of: Callable[[int], str] | None, beat: Callable[[], None]) -> None:
+        self._beat = beat  # says in the middle of something long that the core lives
         self._families: dict[str, bytearray] = {}
         self._text_of = text_of  # None: no text in the entries
         self.count = 0  # entries of output_token_logprobs
@@ -37,10 +40,12 @@ class LogprobBuffers:
 
     def add_positions(self, family: str, positions: Sequence[Any]) -> None:
         """Positions of a ragged family: (values, ids) per position, or None without data."""
-        self._append(
-            family,
-            [None if p is None or not p[1] else self._entries(p[0], p[1]) for p in positions],
-        )
+        if len(positions) <= _SLICE:
+            self._append(family, self._alternatives(positions))
+            return
+        for at in range(0, len(positions), _SLICE):
+            self._beat()
+            self._append(family, self._alternatives(positions[at : at + _SLICE]))
 
     def members(self) -> native.Parts:
         """All families as object members, each after a comma; the runs themselves, no copies."""
@@ -62,6 +67,9 @@ class LogprobBuffers:
             if run is not None:
                 run.clear()
         self.count = 0
+
+    def _alternatives(self, positions: Sequence[Any]) -> list[list[Entry] | None]:
+        return [None if p is None or not p[1] else self._entries(p[0], p[1]) for p in positions]
 
     def _entries(self, values: Sequence[Any], ids: Sequence[int]) -> list[Entry]:
         text_of = self._text_of

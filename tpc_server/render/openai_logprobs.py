@@ -5,12 +5,14 @@ Entries are kept as numbers until they are shown. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from ..text.offsets import Offsets, characters, prompt_offsets
 from . import native
 from .logprobs import INPUT, OUTPUT
+
+_SLICE: Final = 64  # positions: some milliseconds with a thousand alternatives each
 
 Position = tuple[list[Any], list[int]] | None
 
@@ -73,15 +75,24 @@ class OpenAILogprobs:
         """`{"content":[…]}`; `null` where no token is new."""
         if not self.ids:
             return b"null"
-        content: list[Any] = []
-        for k, (value, token) in enumerate(zip(self.values, self.ids, strict=True)):
-            entry = self._token(value, token)
-            position = self.top[k] if k < len(self.top) else None
-            entry["top_logprobs"] = (
-                [self._token(v, i) for v, i in zip(*position, strict=True)] if position else []
-            )
-            content.append(entry)
-        return native.to_json({"content": content})
+        return b'{"content":%b}' % self._sliced(len(self.ids), self._entry)
+
+    def _entry(self, k: int) -> dict[str, Any]:
+        entry = self._token(self.values[k], self.ids[k])
+        position = self.top[k] if k < len(self.top) else None
+        entry["top_logprobs"] = (
+            [self._token(v, i) for v, i in zip(*position, strict=True)] if position else []
+        )
+        return entry
+
+    def _sliced(self, count: int, make: Callable[[int], Any]) -> bytes:
+        """An array of what `make` gives; where it is long, the core says that it lives."""
+        runs: list[bytes] = []
+        for at in range(0, count, _SLICE):
+            if at:
+                self._texts.setup.beat()
+            runs.append(native.to_json(list(map(make, range(at, min(at + _SLICE, count)))))[1:-1])
+        return b"[%b]" % b",".join(runs)
 
     def _token(self, value: Any, token: int) -> dict[str, Any]:
         text = self._texts.text_of(token)
@@ -118,14 +129,15 @@ class OpenAILogprobs:
             ids = [*self.prompt_ids, *ids]
             values = [*self.prompt_values, *values]
             top = [*self.prompt_top, *top]
-        return native.to_json(
+        lists = native.to_json(
             {
                 "text_offset": offsets,
                 "token_logprobs": values,
                 "tokens": list(map(texts.label_of, ids)),
-                "top_logprobs": [self._alternatives(position) for position in top],
             }
         )
+        alternatives = self._sliced(len(top), lambda k: self._alternatives(top[k]))
+        return b'%b,"top_logprobs":%b}' % (lists[:-1], alternatives)
 
     def _alternatives(self, position: Position) -> dict[str, Any] | None:
         if position is None:

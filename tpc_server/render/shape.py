@@ -36,7 +36,7 @@ class NativeShape:
 
     def logprobs(self, with_text: bool, texts: Any) -> Any:
         """Where a stream's logprobs go; `texts` knows the texts of tokens."""
-        return LogprobBuffers(texts.text_of if with_text else None)
+        return LogprobBuffers(texts.text_of if with_text else None, texts.setup.beat)
 
     def frame(self, stream: Any, latency_s: float | None) -> bytes | native.Parts:
         """The event that shows all that is new, perhaps in parts; `latency_s` on the last one."""

@@ -20,7 +20,7 @@ from .. import frame
 from ..boundary import codec, messages, wire
 from ..boundary.wire import INT64, PADS, REQUEST, USUAL_BYTES
 from ..contract.errors import BadRequest
-from ..contract.limits import check_lengths
+from ..contract.limits import check_lengths, logprob_entries
 from ..frame import D_ENCODED, T_JOB  # a global costs half of a module's
 from ..text.chat_prompt import is_long
 from ..text.encode import LONG_TEXT_CHARS, EncodeHelper
@@ -35,13 +35,16 @@ if TYPE_CHECKING:
 
 # Positions in the wire form of a request.
 RID: Final = messages.GENERATE["rid"]
+LOGPROB: Final = messages.GENERATE["return_logprob"]
 SAMPLING: Final = messages.GENERATE["sampling_params"]
 MAX_NEW: Final = messages.SAMPLING["max_new_tokens"]
 STOP_STRS: Final = messages.SAMPLING["stop_strs"]
 STOP_STR_MAX_LEN: Final = messages.SAMPLING["stop_str_max_len"]
 
-# A call of several requests has one, and notes there that a part of it was taken.
-_Call = list[bool] | None
+# A call of several requests has one, and notes there what it comes to.
+_Call = list[int] | None
+TAKEN: Final = 0  # of its requests
+ENTRIES: Final = 1  # alternatives of their prompts: see `limits.logprob_entries`
 _Job = tuple[int, tuple[Any, ...], _Call]  # detok core, job, call
 
 _SLICE: Final = 32  # encodes a turn
@@ -123,7 +126,7 @@ class TokenizeStage(TextCalls):
             if len(jobs) == 1 and self._room > 0 and not self._jobs:
                 self._start(core, jobs[0], None)
                 return
-            call = [False] if len(jobs) > 1 else None
+            call = [0, 0] if len(jobs) > 1 else None
             for job in jobs:
                 self._jobs.append((core, job, call))
                 self._waiting[job[0]] = self._jobs[-1]
@@ -227,6 +230,15 @@ class TokenizeStage(TextCalls):
                 self._fail(core, rid, error.status, error.message)
                 return
             data = data[: count * 8]
+        if wanted[LOGPROB]:
+            total = [0, 0] if call is None else call
+            try:
+                total[ENTRIES] = logprob_entries(
+                    count, wanted, logprob_ids, self._limits, total[ENTRIES]
+                )
+            except BadRequest as error:
+                self._fail(core, rid, error.status, error.message)
+                return
         if sampling[STOP_STRS]:
             sampling[STOP_STR_MAX_LEN] = self._stop_tokens(sampling[STOP_STRS])
         wanted[RID] = rid
@@ -255,7 +267,7 @@ class TokenizeStage(TextCalls):
         elif self._waiting:
             self._waiting.pop(rid, None)
         if call is not None:
-            call[0] = True
+            call[TAKEN] += 1
         self._at_hand = None
 
     def _stop_tokens(self, stops: list[str]) -> int:
@@ -276,7 +288,7 @@ class TokenizeStage(TextCalls):
         What belongs to a call of which a part was taken is never refused: it could not come again
         without the rest.
         """
-        if (call is None or not call[0]) and (
+        if (call is None or not call[TAKEN]) and (
             self._ready_bytes > MOST_BYTES or self._to_scheduler.crowded(len(self._ready))
         ):
             self._fail(core, rid, 503, FULL)

@@ -101,6 +101,8 @@ SETTINGS: Final = tuple(
         ("TPC_BACKLOG", "backlog", _count, "number", "connections that wait to be accepted"),
         ("TPC_MAX_LOGPROBS", "max_logprobs", _whole, "number", "alternatives a position that a "
          "request may ask for"),
+        ("TPC_MAX_LOGPROB_ENTRIES", "max_logprob_entries", _whole, "number", "of them at all "
+         "positions of a request's prompts; more is 400"),
         ("TPC_ACCESS_LOG", "access_log", _flag, "0 or 1", "a line a request in the log"),
         ("TPC_REQUEST_ID_HEADERS", "request_id_headers", _flag, "0 or 1", "answers to requests "
          "without X-Request-Id get one, too"),
