@@ -13,6 +13,7 @@ import sys
 from typing import Any, NoReturn
 
 from .environment import env_above_0, root_path
+from .foreign_flags import hint
 from .parsers.formats import REASONING_PARSERS, TOOL_PARSERS, check_names
 from .version import __version__
 
@@ -43,6 +44,13 @@ AT_LEAST_1 = (
     *("kv_tokens", "prefill_tokens", "prefill_tokens_busy", "stream_interval"),
 )
 
+# What one engine alone does something with.
+OF_LLAMA = (
+    *("max_running_requests", "max_queued_requests", "kv_tokens", "prefill_tokens"),
+    *("prefill_tokens_busy", "no_prefix_cache", "stream_interval"),
+)
+OF_SYNTHETIC = ("synthetic_script", "synthetic_tick_ms", "synthetic_seed", "synthetic_batch")
+
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the text's lines and shows defaults, except where there is nothing to show."""
@@ -63,7 +71,13 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         given, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error("unknown " + ", ".join(map(self._guess, unknown)))
+            # A word after an unknown flag is most likely its value.
+            told = [
+                word
+                for before, word in zip(["", *unknown], unknown)
+                if word.startswith("-") or not before.startswith("--")
+            ]
+            self.error("unknown " + ", ".join(map(self._guess, told)))
         return given
 
     def error(self, message: str) -> NoReturn:
@@ -73,6 +87,9 @@ class _Parser(argparse.ArgumentParser):
         if not word.startswith("--"):
             return f"argument {word}"
         name = word.partition("=")[0]
+        known = hint(name)
+        if known:
+            return f"flag {name} ({known})"
         close = difflib.get_close_matches(name, self._option_string_actions, 1)
         return f"flag {name}" + (f" (did you mean {close[0]}?)" if close else "")
 
@@ -309,6 +326,11 @@ def parse(argv: list[str] | None = None, prog: str = "tpc-server") -> Any:
         value = getattr(given, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    other, names = ("synthetic", OF_SYNTHETIC) if given.engine == "llama" else ("llama", OF_LLAMA)
+    for name in names:
+        if getattr(given, name) != parser.get_default(name):
+            flag = f"--{name.replace('_', '-')}"
+            parser.error(f"{flag} is of the {other} engine, and --engine is {given.engine}")
     try:
         check_names(given.reasoning_parser, given.tool_call_parser)
     except ValueError as error:

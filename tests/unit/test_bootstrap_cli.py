@@ -52,6 +52,7 @@ SHOWN = [
         "cli.py",
         "version.py",
         "environment.py",
+        "foreign_flags.py",
         "parsers/formats.py",
         "link/control.py",
         "link/listening.py",

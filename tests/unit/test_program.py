@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import tiny_tokenizer
-from tpc_server import cli, frame, launch, runtime
+from tpc_server import cli, foreign_flags, frame, launch, runtime
 from tpc_server.__main__ import main as program
 from tpc_server.banner import banner
 from tpc_server.bootstrap import cli as bootstrap_cli
@@ -57,7 +57,15 @@ def test_help_and_version():
         (["bogus"], "unknown command bogus; commands are serve, setup"),
         (["sttus"], "unknown command sttus (did you mean status?)"),
         (["--uds", "README.md"], "cannot listen on README.md: a file that is no socket is there"),
-        (["--sream-interval", "2"], "did you mean --stream-interval?"),
+        (["--sream-interval", "2"], "unknown flag --sream-interval (did you mean --stream-interv"),
+        (["--max-model-len", "9"], "unknown flag --max-model-len (here it is --context-length)"),
+        (["--workers=2"], "unknown flag --workers (here it is --cores)"),
+        (["--tp", "2", "x"], "unknown flag --tp (an engine's: SGLang takes it where we serve it,"),
+        (
+            ["--engine", "synthetic", "--kv-tokens", "5"],
+            "error: --kv-tokens is of the llama engine, and --engine is synthetic",
+        ),
+        (["--synthetic-tick-ms", "5"], "--synthetic-tick-ms is of the synthetic engine, and --eng"),
         (["--prefill-tokens", "0"], "--prefill-tokens must be at least 1"),
         (["--max-queued-requests", "-1"], "-1 is negative"),
         (["--max-body-size", "lots"], "lots"),
@@ -93,6 +101,16 @@ def test_bad_flags_end_with_one_clear_line(words, told):
     assert done.returncode in (1, 2)
     assert told in done.stderr and "Traceback" not in done.stderr
     assert told in done.stderr.splitlines()[0] and len(done.stderr.splitlines()) <= 2
+
+
+def test_other_servers_names_of_flags_are_none_of_ours_and_lead_to_ours():
+    ours = set(cli.build_parser()._option_string_actions)
+    for name, here in foreign_flags._HERE.items():
+        assert name not in ours and here in ours, name
+    others = [name for names in foreign_flags._NOT_HERE.values() for name in names]
+    assert not ours & set(others) and len(set(others)) == len(others)
+    dests = {action.dest for action in cli.build_parser()._actions}
+    assert {*cli.OF_LLAMA, *cli.OF_SYNTHETIC} <= dests
 
 
 def test_flags_of_the_embedded_engine_reach_it(monkeypatch):
