@@ -196,18 +196,19 @@ class Client:
         self.report.count("ok")
         return parse_json(body) if "json" in headers["content-type"] else True
 
-    async def abort(self, value: dict[str, Any]) -> None:
-        """POST /abort_request on a connection of its own."""
+    async def abort(self, value: dict[str, Any]) -> bool:
+        """POST /abort_request on a connection of its own; whether one was to be had."""
         try:
             conn = await self.open()
         except Gone as gone:
             self.loose("refused", time.monotonic(), f"abort: {gone}")
-            return
+            return False
         try:
             await conn.send(request("/abort_request", value))
             await self.get(conn, "/abort_request")
         finally:
             conn.close()
+        return True
 
     # -- ends ------------------------------------------------------------------------
 

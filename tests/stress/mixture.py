@@ -370,10 +370,18 @@ async def faulty(client: Client, conn: Conn) -> None:
             client.left("mute")
             return
         await client.abort({"rid": wanted.rid})
-        # The abort may have overtaken its request: say it until it is heard.
+        # The abort may have overtaken its request: say it until it is heard. Nobody else ends
+        # this request: where no connection is to be had any more (a drain), its client leaves,
+        # or the drain would take all of its time.
         reading = asyncio.ensure_future(client.read(conn, wanted, since))
         while not (await asyncio.wait([reading], timeout=1.0))[0]:
-            await client.abort({"rid": wanted.rid})
+            if await client.abort({"rid": wanted.rid}):
+                continue
+            reading.cancel()
+            await asyncio.wait([reading])
+            conn.close()
+            client.left("mute")
+            return
         await reading
     else:
         await client.read(conn, wanted, since)
