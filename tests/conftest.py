@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import fnmatch
 import os
+import signal
 import sys
 import sysconfig
 import threading
@@ -163,3 +164,12 @@ def gil_is_on() -> bool:
 
 
 _ALLOWED = pytest.StashKey[Sequence[tuple[str, str]]]()
+
+
+@pytest.fixture
+def hangups() -> Generator[None]:
+    """Programs started here take SIGHUP as from a terminal, also where the run itself ignores it
+    (`nohup`): a handler is not inherited, what is ignored is."""
+    before = signal.signal(signal.SIGHUP, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGHUP, before)

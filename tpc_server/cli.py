@@ -34,7 +34,8 @@ commands beside serving (`tpc-server COMMAND --help`):
   reload    replace its frontend process, where it has one; no request is lost
   --attach SOCKET  serve the API of a scheduler that runs elsewhere (`--attach --help`)
 
-SIGINT or SIGTERM drains within --drain-timeout, a second one ends at once; both exit with 0.
+SIGINT, SIGTERM or SIGHUP (a closed terminal; not under nohup) drains within --drain-timeout, a
+second one ends at once; the exit status is 0.
 """
 COMMANDS = ("serve", "setup", "doctor", "status", "reload")
 

@@ -32,6 +32,7 @@ _POLL_MS: Final = 500
 _SETTLE_S: Final = 0.3
 _ENGINE_JOIN_S: Final = 5.0
 _WITHOUT_GIL: Final = "`tpc-server setup` prepares one without, which is taken from then on"
+_SAME_HANGUP_S: Final = 2.0
 
 
 class Problem(Exception):
@@ -369,15 +370,21 @@ _PROGRESS: Final = _Progress()
 
 
 class _Signals:
-    """SIGINT and SIGTERM counted, from before the first slow step."""
+    """SIGINT, SIGTERM and SIGHUP (a closed terminal) counted, from before the first slow step.
+
+    A terminal that closes tells twice: the shell, and the kernel when the shell has ended.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.ending = False  # streams were drained, threads are ending
         self.started = time.monotonic()
         self.wake: Any = None
+        self._hangup_at = 0.0
         signal.signal(signal.SIGINT, self._handle)
         signal.signal(signal.SIGTERM, self._handle)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # so nohup leaves it
+            signal.signal(signal.SIGHUP, self._handle)
 
     @property
     def name(self) -> str:
@@ -391,6 +398,10 @@ class _Signals:
             raise KeyboardInterrupt(self._number)
 
     def _handle(self, number: int, _frame: Any) -> None:
+        if number == signal.SIGHUP:
+            before, self._hangup_at = self._hangup_at, time.monotonic()
+            if before and self._hangup_at - before < _SAME_HANGUP_S:
+                return
         self.count += 1
         self._number = number
         if self.ending and self.count > 1:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import shlex
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +22,10 @@ from typing import Any
 import pytest
 
 from tests.http_client import Client, call
+from tests.stress.clock import until
 
 ROOT = Path(__file__).parents[2]
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 SLOW = {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 100000}}
 
 
@@ -50,6 +59,9 @@ class Program:
         """Exit status and what it said on standard error."""
         _, err = self.process.communicate(timeout=60)
         return self.process.returncode, err
+
+
+pytestmark = pytest.mark.usefixtures("hangups")
 
 
 @pytest.fixture
@@ -135,7 +147,7 @@ def test_a_bad_metrics_flag_is_told_before_anything_is_loaded(program):
     assert status == 1 and "--prompt-tokens-buckets: the rule is" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_drains_and_exits_with_0(program, number):
     one = program("--log-format", "json")
     with Client(one.path) as client:
@@ -175,7 +187,7 @@ def test_what_does_not_finish_in_time_gets_an_error_and_done(program):
     assert status == 0 and "--drain-timeout is over: 1 request cut" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_second_signal_ends_at_once(program, number):
     one = program("--drain-timeout", "600")
     with Client(one.path) as client:
@@ -186,10 +198,89 @@ def test_a_second_signal_ends_at_once(program, number):
         assert one.process.stderr is not None
         assert "stopping signal=" in one.process.stderr.readline()
         assert "draining" in one.process.stderr.readline()
-        one.process.send_signal(number)
-        while client.chunk():
-            pass
+        # Two hang-ups within two seconds are one: until it takes one for the second.
+        reader = threading.Thread(target=lambda: [*iter(client.chunk, b"")])
+        reader.start()
+        while reader.is_alive():
+            one.process.send_signal(number)
+            reader.join(2.5 if number == signal.SIGHUP else 60)
     assert one.end()[0] == 0
+
+
+def _on_a_terminal(words, where):
+    """A program whose controlling terminal this is the other end of."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0),
+        env={**os.environ, "HOME": str(where)},
+    )  # fmt: skip
+    os.close(slave)
+    return process, master
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_a_closed_terminal_cuts_no_stream(model_folder, tmp_path, shell):
+    """Nothing can be written to it any more, and the end is as orderly as any other.
+
+    From a shell the signal comes twice: the shell passes on its own, the kernel adds another.
+    """
+    path = str(tmp_path / "socket")
+    command = [
+        sys.executable, "-m", "tpc_server", "--uds", path, "--engine", "synthetic",
+        "--model-path", str(model_folder), "--synthetic-tick-ms", "5",
+    ]  # fmt: skip
+    process, master = _on_a_terminal(["bash", "-i"] if shell else command, tmp_path)
+    served = 0
+    try:
+        if shell:
+            os.write(master, f"{shlex.join(command)}\n".encode())
+        said = b""
+        while b"curl -N" not in said:
+            said += os.read(master, 65536)
+        with Client(path) as client:
+            sampling = {"max_new_tokens": 400}
+            client.request("POST", "/generate", {**SLOW, "sampling_params": sampling})
+            client.head()
+            client.chunk()
+            asked = client.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            served = struct.unpack("3i", asked)[0]
+            os.close(master)  # the kernel tells the session's leader
+            master = -1
+            body = b""
+            while piece := client.chunk():
+                body += piece
+        assert body.endswith(b"data: [DONE]\n\n") and b"shutting down" not in body
+        status = process.wait(60)
+        assert shell or status == 0
+        assert until(lambda: not os.path.exists(path), 60)
+        served = 0
+    finally:
+        if master >= 0:
+            os.close(master)
+        if served:
+            os.kill(served, signal.SIGKILL)
+        if process.poll() is None:
+            process.kill()
+            process.wait(30)
+
+
+def test_nohup_is_left_alone(model_folder, tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, as from `nohup`
+    try:
+        one = Program(model_folder, tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    try:
+        one.process.send_signal(signal.SIGHUP)
+        assert call(one.path, "GET", "/health").status == 200
+        one.process.terminate()
+        status, err = one.end()
+        assert status == 0 and "signal=SIGTERM" in err and "SIGHUP" not in err
+    finally:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.communicate(timeout=30)
 
 
 def test_operators_ask_a_program(model_folder, tmp_path):
@@ -262,7 +353,7 @@ def test_not_yet_is_the_answer_while_the_model_is_loaded(program, never):
     assert one.end()[0] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_while_loading_ends_at_once(program, never, number):
     one = program("--synthetic-script", str(never), wait=False)
     at_the_door(one, "GET", "/health")

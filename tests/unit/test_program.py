@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +38,34 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "tpc_server", *words], capture_output=True, text=True,
         timeout=120, check=False, cwd=ROOT,
     )  # fmt: skip
+
+
+def test_two_hang_ups_at_once_are_one(monkeypatch):
+    """A terminal that closes tells by the shell, and by the kernel when the shell has ended."""
+    now = [100.0]
+    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda n, frame: None) for number in numbers}
+    try:
+        signals = launch._Signals()
+        woken: list[int] = []
+        signals.wake = lambda: woken.append(signals.count)
+        for at, number, count in (
+            (100.0, signal.SIGHUP, 1),
+            (100.1, signal.SIGHUP, 1),
+            (100.2, signal.SIGTERM, 2),
+            (105.0, signal.SIGHUP, 3),
+        ):
+            now[0] = at
+            signal.raise_signal(number)
+            assert signals.count == count
+        assert woken == [1, 2, 3] and signals.name == "SIGHUP"
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        launch._Signals()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as nohup wants it
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_help_and_version():

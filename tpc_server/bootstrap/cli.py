@@ -64,7 +64,11 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     if unknown:
         say(f"{name}: unknown argument {unknown[0]}; `{name} --help` shows what it takes")
         return 2
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = {
+        number: signal.signal(number, _terminate)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN  # nohup
+    }
     try:
         return command(words)
     except BrokenPipeError:
@@ -78,11 +82,13 @@ def run_command(argv: Sequence[str] | None = None) -> int:
         say("stopped")
         return 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends a step like Ctrl-C does: children ended, half-made things removed."""
+    """SIGTERM, or a closed terminal, ends a step like Ctrl-C does: children ended, half-made
+    things removed."""
     raise SystemExit(128 + signum)
 
 
