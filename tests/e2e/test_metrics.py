@@ -62,7 +62,8 @@ def generate(one, tokens, prompt="hello", **more):
 def test_without_metrics_there_is_no_page(start):
     one = start()
     for path in ("/metrics", "/metrics/"):
-        assert call(one.address, "GET", path).status == 404
+        answer = call(one.address, "GET", path)
+        assert answer.status == 404 and "--enable-metrics" in answer.body.decode()
     assert generate(one, 3).status == 200
 
 

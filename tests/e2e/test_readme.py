@@ -40,7 +40,7 @@ class Example:
         (folder / "program.py").write_text(code.replace("30000", str(self.address[1])))
         self.process = subprocess.Popen(
             [sys.executable, "program.py"], cwd=folder, stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 
@@ -75,7 +75,8 @@ def wanting(tokens: int) -> dict[str, Any]:
     return {"text": "abc", "sampling_params": {"max_new_tokens": tokens}}
 
 
-def test_the_scheduler_of_the_readme(example):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_scheduler_of_the_readme(example, number):
     one = example("README.md", "wait_request")
     one.await_ready()
     with Client(one.address) as client:
@@ -95,9 +96,10 @@ def test_the_scheduler_of_the_readme(example):
         while piece := client.chunk():
             text += piece
         assert b'"type":"abort"' in text and text.endswith(b"data: [DONE]\n\n")
-    one.process.send_signal(signal.SIGINT)
-    _, err = one.process.communicate(timeout=60)
+    one.process.send_signal(number)
+    out, err = one.process.communicate(timeout=60)
     assert one.process.returncode == 0 and "Traceback" not in err
+    assert out == f"serving on http://127.0.0.1:{one.address[1]}\n"
 
 
 def test_the_script_of_the_synthetic_page(example):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..helper import Helper
 from ..http1 import HttpRequest
@@ -11,6 +11,8 @@ from ..loads import LoadReader, parse_query
 from ..metrics.exposition import CONTENT_TYPE
 from ..metrics.scrape import Pages
 from .beside import BesideHandlers
+
+_NONE: Final = "no metrics are kept: the server was started without --enable-metrics"
 
 if TYPE_CHECKING:
     from ..stages.connections import Connection
@@ -34,7 +36,7 @@ class MetricsHandlers(BesideHandlers):
     def metrics(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /metrics."""
         if self.layout is None:
-            self._error(conn, request, close, 404, "Not Found")
+            self._error(conn, request, close, 404, _NONE)
             return
         try:
             if self._pages is None:
