@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from . import access, flag_checks, runtime
 from .affinity import pin, topology
@@ -27,12 +27,12 @@ from .environment import env_flag
 from .link.control import Operators
 from .listen import Bound, ListenError, bind
 from .metrics.flags import metrics_config
+from .signals import Signals, leave
 
 _POLL_MS: Final = 500
 _SETTLE_S: Final = 0.3
 _ENGINE_JOIN_S: Final = 5.0
 _WITHOUT_GIL: Final = "`tpc-server setup` prepares one without, which is taken from then on"
-_SAME_HANGUP_S: Final = 2.0
 
 
 class Problem(Exception):
@@ -72,7 +72,7 @@ def _out_of_descriptors(error: OSError | ImportError) -> bool:
 
 
 def _run(given: Any) -> int:
-    signals = _Signals()
+    signals = Signals()
     _read_access(given)
     launch_mask = sorted(os.sched_getaffinity(0))
     from .engines import registry
@@ -117,7 +117,7 @@ def _run(given: Any) -> int:
         server.shutdown()
 
 
-def _load(given: Any, core_plan: Any, bound: Bound, signals: _Signals) -> Any:
+def _load(given: Any, core_plan: Any, bound: Bound, signals: Signals) -> Any:
     """Imports and the engine with its model, while the door answers 503."""
     from .engines import registry
 
@@ -252,7 +252,7 @@ def _start_server(given: Any, core_plan: Any, engine: Any, bound: Bound) -> Any:
 
 
 def _serve(
-    given: Any, server: Any, engine: Any, core_plan: Any, signals: _Signals, mask: list[int]
+    given: Any, server: Any, engine: Any, core_plan: Any, signals: Signals, mask: list[int]
 ) -> int:
     stopping = threading.Event()
     outcome: list[BaseException] = []
@@ -286,15 +286,8 @@ def _serve(
     if signals.count < 2:
         thread.join(_ENGINE_JOIN_S)
     if signals.count >= 2:
-        _leave(status)
+        leave(status)
     return status
-
-
-def _leave(status: int) -> NoReturn:
-    """End now: a thread in a long call of C code would be waited for otherwise."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def _engine_thread(
@@ -317,7 +310,7 @@ def _format(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def _drain(given: Any, server: Any, signals: _Signals, operators: Operators) -> None:
+def _drain(given: Any, server: Any, signals: Signals, operators: Operators) -> None:
     """Finish what runs, within the limit; a second signal ends it."""
     log = server.setup.log
     log("info", "stopping", signal=signals.name, limit_s=given.drain_timeout)
@@ -367,46 +360,3 @@ class _Progress:
 
 
 _PROGRESS: Final = _Progress()
-
-
-class _Signals:
-    """SIGINT, SIGTERM and SIGHUP (a closed terminal) counted, from before the first slow step.
-
-    A terminal that closes tells twice: the shell, and the kernel when the shell has ended.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.ending = False  # streams were drained, threads are ending
-        self.started = time.monotonic()
-        self.wake: Any = None
-        self._hangup_at = 0.0
-        signal.signal(signal.SIGINT, self._handle)
-        signal.signal(signal.SIGTERM, self._handle)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # so nohup leaves it
-            signal.signal(signal.SIGHUP, self._handle)
-
-    @property
-    def name(self) -> str:
-        """Of the one that came last."""
-        return signal.Signals(self._number).name
-
-    def check(self) -> None:
-        """While loading: raise again what an import has swallowed (some do: a package whose C part
-        is interrupted tells of an ImportError)."""
-        if self.count:
-            raise KeyboardInterrupt(self._number)
-
-    def _handle(self, number: int, _frame: Any) -> None:
-        if number == signal.SIGHUP:
-            before, self._hangup_at = self._hangup_at, time.monotonic()
-            if before and self._hangup_at - before < _SAME_HANGUP_S:
-                return
-        self.count += 1
-        self._number = number
-        if self.ending and self.count > 1:
-            _leave(0)
-        if self.wake is not None:
-            self.wake()
-        else:  # still loading: nothing to drain
-            raise KeyboardInterrupt(number)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import tiny_tokenizer
-from tpc_server import cli, foreign_flags, frame, launch, runtime
+from tpc_server import cli, foreign_flags, frame, launch, runtime, signals
 from tpc_server.__main__ import main as program
 from tpc_server.banner import banner
 from tpc_server.bootstrap import cli as bootstrap_cli
@@ -43,13 +43,13 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_two_hang_ups_at_once_are_one(monkeypatch):
     """A terminal that closes tells by the shell, and by the kernel when the shell has ended."""
     now = [100.0]
-    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda n, frame: None) for number in numbers}
     try:
-        signals = launch._Signals()
+        counted = signals.Signals()
         woken: list[int] = []
-        signals.wake = lambda: woken.append(signals.count)
+        counted.wake = lambda: woken.append(counted.count)
         for at, number, count in (
             (100.0, signal.SIGHUP, 1),
             (100.1, signal.SIGHUP, 1),
@@ -58,10 +58,10 @@ def test_two_hang_ups_at_once_are_one(monkeypatch):
         ):
             now[0] = at
             signal.raise_signal(number)
-            assert signals.count == count
-        assert woken == [1, 2, 3] and signals.name == "SIGHUP"
+            assert counted.count == count
+        assert woken == [1, 2, 3] and counted.name == "SIGHUP"
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        launch._Signals()
+        signals.Signals()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as nohup wants it
     finally:
         for number, handler in before.items():
