@@ -232,7 +232,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
      "min_new_tokens must be in [0, max_new_tokens(5)], got 6."),
     (_sampling(min_new_tokens=129), "min_new_tokens must be in [0, max_new_tokens(128)], got 129."),
     (_sampling(n=0), "n must be at least 1, got 0."),
-    (_sampling(n=5000), "the request asks for 5000 generations, over the limit of 4096"),
+    (_sampling(n=5000), "n must be at most 4096, got 5000."),
     (_sampling(beam_width=4), "beam_width must be 1 (beam search is not supported), got 4."),
     (_sampling(stop=""), "stop cannot contain an empty string."),
     (_sampling(stop=["x", ""]), "stop cannot contain an empty string."),

@@ -278,7 +278,8 @@ def test_json_schema_is_forwarded(start, model):
         ({"prediction": {"type": "content"}}, "prediction is not supported by this server"),
         ({"web_search_options": {"a": 1}}, "web_search_options is not supported by this server"),
         ({"return_flat_raw_top_logprobs_b64": 3}, "`return_flat_raw_top_logprobs_b64`"),
-        ({"n": 5000}, "over the limit of 4096"),
+        ({"n": 5000}, "n must be at most 4096, got 5000."),
+        ({"n": 4096, "user": "x" * 20000}, "n is too large: 4096 copies of this conversation"),
         ({"temperature": None, "top_k": 0}, "top_k must be -1"),
     ],
 )

@@ -26,8 +26,9 @@ _GROWING: Final = (
 # A refusal that is not of the field alone: lengths, and what the other fields say.
 _TOGETHER: Final = re.compile(
     r"context length|single request|batch size|not both|cannot both|Only one of|Exactly one of|"
-    r"stream to false|copies of this|generations, over|in_flight|grammars|is not supported by the "
-    r"synthetic|max_completion_tokens is too large|Messages cannot|input_embeds|parallel_sample_num"
+    r"stream to false|copies of this|parameters for \d+ prompts|generations, over|in_flight|"
+    r"grammars|is not supported by the synthetic|max_(completion_)?tokens is too large|"
+    r"[Mm]essages cannot|input_embeds|parallel_sample_num"
 )
 
 

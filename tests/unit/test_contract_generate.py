@@ -294,6 +294,32 @@ def test_copies_of_a_prompt_are_bounded() -> None:
     assert len(decode(decoder, {"text": "a" * 100, "sampling_params": {"n": 3}}).items) == 3
     assert "copies" in refusal(decoder, {"text": "a" * 100, "sampling_params": {"n": 4}})
     assert "over the limit of 4096" in refusal(decoder, {"text": ["a"] * 4097})
+    for n in (4097, 1 << 40):
+        text = refusal(decoder, {"text": "a" * 999, "sampling_params": {"n": n}})
+        assert text == f"n must be at most 4096, got {n}."
+
+
+def test_copies_of_everything_else_are_bounded(decoder: GenerateDecoder) -> None:
+    """With n, and for a batch: what is one for all in the body is there once a request."""
+    many: list[dict[str, Any]] = [
+        {"custom_params": {f"k{k}": k for k in range(2000)}},
+        {"stop_token_ids": [1] * 2000},
+    ]
+    for params in (*many, {"json_schema": '{"a":"%s"}' % ("b" * 9000)}):
+        decode(decoder, {"text": "a", "sampling_params": {"n": 9, **params}})
+        decode(decoder, {"text": ["a"] * 9, "sampling_params": params})
+        text = refusal(decoder, {"text": "a", "sampling_params": {"n": 4096, **params}})
+        assert text == "n is too large: 4096 copies of this request exceed 67108864 bytes"
+        text = refusal(decoder, {"text": ["a"] * 4096, "sampling_params": params})
+        assert text == "parameters for 4096 prompts exceed 67108864 bytes"
+    body = {"text": "a", "sampling_params": {"n": 4096}, "extra_key": "k" * 9999}
+    assert "4096 copies" in refusal(decoder, body)
+    # One a prompt: nothing is copied.
+    for more in (
+        {"sampling_params": [{"stop_token_ids": [1] * 9}] * 4096},
+        {"extra_key": ["k" * 99] * 4096},
+    ):
+        assert len(decode(decoder, {"text": ["a"] * 4096, **more}).items) == 4096
 
 
 def test_alternatives_of_prompts_are_bounded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from typing import TYPE_CHECKING, Any, Final
 
 from ..boundary.messages import GENERATE, SAMPLING
@@ -12,11 +13,13 @@ from .options import Options
 if TYPE_CHECKING:
     from .generate import Item
 
-__all__ = ["Columns", "expand", "to_ids"]
+__all__ = ["Columns", "check_copies", "expand", "to_ids"]
 
 _CUSTOM: Final = SAMPLING["custom_params"]
 _I64_MAX: Final = (1 << 63) - 1
 _I64_MIN: Final = -(1 << 63)
+
+_MARSHALLED: Final = 2  # times as much takes a value that is decoded, packed and waits for room
 
 # Fields that go to the scheduler as they are, and their places.
 _FORWARDED: Final = {
@@ -184,6 +187,32 @@ def _check_outputs(wire: list[Any], limits: Limits) -> None:
             "The server is not configured to return hidden states."
             " Please launch it with `--enable-return-hidden-states`."
         )
+
+
+def check_copies(
+    prompt_bytes: int, shared: tuple[Any, dict[str, Any]], prompts: int, n: int, limits: Limits
+) -> None:
+    """Refuse what would be copied too often: prompts for `n`, what is one for all for every item.
+
+    `shared` are the sampling parameters as given and the options. Raises BadRequest.
+    """
+    params, given = shared
+    once: list[Any] = [params]  # what all items have
+    dealt: list[Any] = []  # what the samples of one prompt have
+    for value in given.values():
+        (dealt if type(value) is list and len(value) == prompts else once).append(value)
+    if type(params) is list:
+        once, dealt = once[1:], [params, *dealt]
+    size = _MARSHALLED * len(marshal.dumps(once)) * (prompts * n - 1)
+    if n > 1:
+        size += (prompt_bytes + _MARSHALLED * len(marshal.dumps(dealt))) * (n - 1)
+    if size > limits.max_clone_bytes:
+        what = (
+            f"n is too large: {n} copies of this request"
+            if n > 1
+            else f"parameters for {prompts} prompts"
+        )
+        raise BadRequest(f"{what} exceed {limits.max_clone_bytes} bytes")
 
 
 def expand(

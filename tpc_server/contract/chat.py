@@ -11,6 +11,7 @@ from . import openai_fields as F
 from .chat_messages import check_messages, check_tools, tool_choice
 from .errors import BadRequest, invalid_type
 from .json_body import check_finite, parse_object
+from .limits import check_samples
 from .openai import OpenAICall, OpenAIDecoder, count, flag
 
 __all__ = ["ChatDecoder"]
@@ -74,10 +75,11 @@ class ChatDecoder(OpenAIDecoder):
         else:
             native["input_ids"] = prompt
         samples = sampling.get("n", 1)
+        check_samples(samples, self.limits)
         if samples > 1 and size * (samples - 1) > self.limits.max_clone_bytes:
             raise BadRequest(
-                f"n={samples} copies of this conversation exceed {self.limits.max_clone_bytes}"
-                " bytes"
+                f"n is too large: {samples} copies of this conversation exceed"
+                f" {self.limits.max_clone_bytes} bytes"
             )
         wanted = self.decode_native(native)
         if type(prompt) is tuple:

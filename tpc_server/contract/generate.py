@@ -11,11 +11,19 @@ import os
 from typing import Any, Final
 
 from ..boundary.messages import GENERATE, SAMPLING, generate_template
-from .batch import expand, to_ids
+from .batch import check_copies, expand, to_ids
 from .errors import BadRequest, TooMuchHere, invalid_type
 from .fields import CORE, REFUSED, REQUEST_TABLE, RequestField
 from .json_body import check_finite, parse_object
-from .limits import MAX_RID_BYTES, Limits, check_ids, check_ids_fit, fit_text, logprob_entries
+from .limits import (
+    MAX_RID_BYTES,
+    Limits,
+    check_ids,
+    check_ids_fit,
+    check_samples,
+    fit_text,
+    logprob_entries,
+)
 from .options import Options, read_option
 from .sampling import SamplingDecoder
 
@@ -216,19 +224,12 @@ class GenerateDecoder:
             raise BadRequest(
                 "The parallel_sample_num should be the same for all samples in sample params."
             )
-        total = len(prompts) * n
-        if total > limits.max_batch:
-            raise BadRequest(
-                f"the request asks for {total} generations, over the limit of {limits.max_batch}"
-            )
+        total = check_samples(n, limits, len(prompts))
         if total > self._most:
             raise TooMuchHere
-        if n > 1:
+        if total > 1:
             size = sum([len(prompt) for prompt in prompts]) * (4 if is_text else 8)
-            if size * (n - 1) > limits.max_clone_bytes:
-                raise BadRequest(
-                    f"n={n} copies of this prompt exceed {limits.max_clone_bytes} bytes"
-                )
+            check_copies(size, (params, options.given), len(prompts), n, limits)
         is_batch = not single or n > 1
         rids, groups = self._rids(rid, single, len(prompts), n)
         columns = expand(options, is_batch, single, len(prompts), n, limits)

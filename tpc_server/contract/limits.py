@@ -12,6 +12,7 @@ __all__ = [
     "check_ids",
     "check_ids_fit",
     "check_lengths",
+    "check_samples",
     "fit_text",
     "logprob_entries",
 ]
@@ -19,7 +20,7 @@ __all__ = [
 MAX_RID_BYTES: Final = 128
 MAX_ALTERNATIVES: Final = 1024  # logprobs a position; each is rendered on the stream's core
 MAX_BATCH: Final = 4096  # engine requests one HTTP request may ask for
-MAX_CLONE_BYTES: Final = 64 << 20  # of prompt, copied for n > 1
+MAX_CLONE_BYTES: Final = 64 << 20  # of what the requests of one body have in common
 # Alternatives at all positions of a request's prompts: they come in one frame.
 MAX_LOGPROB_ENTRIES: Final = 512 << 10
 
@@ -158,6 +159,17 @@ def logprob_entries(
             f" of a prompt the request asks for {total}, over the limit of"
             f" {limits.max_logprob_entries} (--max-logprob-entries, TPC_MAX_LOGPROB_ENTRIES)"
         )
+    return total
+
+
+def check_samples(n: int, limits: Limits, prompts: int = 1) -> int:
+    """How many generations `n` answers to each of so many prompts are. Raises BadRequest."""
+    most = limits.max_batch
+    if n > most:
+        raise BadRequest(f"n must be at most {most}, got {n}.")
+    total = n * prompts
+    if total > most:
+        raise BadRequest(f"the request asks for {total} generations, over the limit of {most}")
     return total
 
 
