@@ -52,13 +52,17 @@ class Stopped(BaseException):
     """Ends the core's loop: a BaseException passes its rebuilding."""
 
 
+class Failed(Exception):
+    """There is no figure."""
+
+
 class Counts:
     """What ran between `resume` and `pause`."""
 
     def __init__(self) -> None:
         self.codes: Counter[Any] = Counter()
         self.calls: Counter[str] = Counter()
-        self.on = False
+        self.on = self.watching = False
         self.monitoring: Any = vars(sys)["monitoring"]  # Python 3.12
 
     def instruction(self, code: Any, offset: int) -> None:
@@ -70,6 +74,7 @@ class Counts:
             self.calls[getattr(function, "__qualname__", type(function).__name__)] += 1
 
     def watch(self) -> None:
+        self.watching = True
         monitoring = self.monitoring
         events = monitoring.events
         monitoring.use_tool_id(TOOL, "bytecodes")
@@ -111,6 +116,8 @@ class Bench:
         self.units = 1
         self.took = 0  # CPU time since the turn before
         self.last_ns = 0
+        self.error: BaseException | None = None  # of the script
+        self.ended = False  # the script came to its end
 
     def run(self) -> None:
         bench = self
@@ -132,14 +139,28 @@ class Bench:
             pass
         finally:
             vars(core_module)["Reactor"] = reactor_module.Reactor
+            if self.counts.watching:
+                self.counts.forget()
+        if self.error is not None:
+            raise Failed(f"{type(self.error).__name__}: {self.error}") from self.error
+        # Whatever a rebuilt core did is not what is measured.
+        if self.core.counters.resets or not self.ended:
+            raise Failed("the core died in its run, see above")
 
     def turn(self) -> None:
         """The core wants to sleep: client and scheduler do what comes next."""
         took = time.thread_time_ns() - self.last_ns
         self.took = took
         self.counts.on = False
-        phase = next(self.script, None)
+        if self.core.counters.resets:
+            raise Stopped
+        try:
+            phase = next(self.script, None)
+        except Exception as error:  # the core would take it for its own
+            self.error = error
+            raise Stopped from None
         if phase is None:
+            self.ended = True
             raise Stopped
         self.counts.on = phase == "count"
         self.last_ns = time.thread_time_ns()
@@ -268,13 +289,16 @@ def main() -> int:
     add("--gate", type=float, help="fail when more bytecodes than this are executed")
     options = parser.parse_args()
     bench = Bench(options)
-    bench.run()
+    try:
+        bench.run()
+    except Failed as failed:
+        print(f"bytecodes: {failed}", file=sys.stderr)
+        return 1
     unit = "request" if options.what == "unary" else "row"
     if options.time:
         print(f"{bench.best_ns / options.batch / 1e3:.2f} us of CPU per {unit}, at best")
         return 0
     counts = bench.counts
-    counts.forget()
     whole = sum(counts.codes.values()) / bench.units
     print(f"**{options.what}**, {options.batch} at a time: {whole:.1f} bytecodes per {unit}\n")
     modules: Counter[str] = Counter()

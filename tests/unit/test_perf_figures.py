@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from array import array
 from pathlib import Path
@@ -21,6 +23,7 @@ from perf.harness.report import markdown, summarise
 from perf.harness.stats import percentiles, spread
 from perf.harness.workloads import Workload, make_layout, text_offset
 
+ROOT = Path(__file__).parents[2]
 STREAM = Workload("stream256", "stream", 256, 20, 2.0)
 
 
@@ -213,3 +216,40 @@ def test_every_peer_can_be_drawn():
 def test_the_flags_name_every_workload():
     made = stream.standard_workloads(1.0, "/generate")
     assert list(made) == list(WORKLOADS) and set(DEFAULT_WORKLOADS.split(",")) < set(made)
+
+
+DYING = """
+import runpy, sys
+from tpc_server.stages.detok import DetokStage
+die = DetokStage.poll
+def poll(self, budget):
+    if self.streams:
+        raise RuntimeError("broken")
+    return die(self, budget)
+if sys.argv.pop(1) == "dying":
+    DetokStage.poll = poll
+sys.argv[0] = "perf/bytecodes.py"
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("extra", [["--time"], []])
+@pytest.mark.parametrize(
+    ("how", "words", "told"),
+    [
+        ("well", [], ""),
+        ("well", ["--path", "/nowhere"], "bytecodes: AssertionError: 0"),
+        ("dying", [], "bytecodes: the core died in its run"),
+    ],
+)
+def test_a_figure_is_of_a_core_that_lived(how, words, told, extra):
+    shortly = ["unary", "--rounds", "2", "--batch", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, how, *shortly, *words, *extra],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    if told:
+        assert done.returncode == 1 and told in done.stderr and not done.stdout
+    else:
+        unit = "of CPU per request" if extra else "bytecodes per request"
+        assert done.returncode == 0 and unit in done.stdout
