@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _ACCEPTS: Final = 64  # a turn
 _PAUSE_NS: Final = 250_000_000
+_TELL_NS: Final = 60_000_000_000  # between two lines about pauses
 _OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -77,6 +78,8 @@ class Acceptor:
         self._adopt = adopt
         self._open = False
         self._paused_until_ns = 0
+        self._pauses = 0  # since the last line about them
+        self._tell_ns = 0
         self._now_ns = 0
         self.loads: Any = None
         self.peers: dict[int, Port] = {}  # ingress stages of the other cores
@@ -129,7 +132,9 @@ class Acceptor:
                 # Level-triggered epoll would spin: look again in a while.
                 self._unwatch()
                 self._paused_until_ns = self._now_ns + _PAUSE_NS
-                self._setup.log("warning", "out of descriptors: accepting pauses", core=self._core)
+                self._pauses += 1
+                if self._now_ns >= self._tell_ns:
+                    self._tell()
                 return
             self._counters.accepted += 1
             target = self.loads.give(self.connections)
@@ -137,6 +142,14 @@ class Acceptor:
                 self._adopt(sock)
             else:
                 self.peers[target].send((frame.I_HANDOVER, sock.detach()))
+
+    def _tell(self) -> None:
+        """A shortage lasts: the first pause is told, then once a minute how many there were."""
+        self._setup.log(
+            "warning", "out of descriptors: accepting pauses", core=self._core, times=self._pauses
+        )
+        self._pauses = 0
+        self._tell_ns = self._now_ns + _TELL_NS
 
     def _watch(self) -> None:
         for fd in self._listeners:
