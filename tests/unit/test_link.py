@@ -469,7 +469,7 @@ def test_a_ring_that_is_read_slowly_is_waited_for():
         pair.frames[0].drain(1)
         pair.link.look(now)
     assert not pair.link.gone
-    for _ in range(3):
+    for _ in range(5):  # a look counts a fourth of the limit at most
         now += 150_000_000
         for core in range(pair.mesh.n):
             pair.ends.words[pair.mesh.counters_at(core)] = now
@@ -490,6 +490,66 @@ def test_our_own_pause_is_nobody_s_fault():
     pair.link.look(now + 60_000_000_000)
     assert not pair.link.gone
     pair.close()
+
+
+class _Clock:
+    """A scheduler that looks when it is let, and a frontend that turns when it is let."""
+
+    def __init__(self, stall_s: float) -> None:
+        self.pair = Pair(stall_s=stall_s)
+        self.pair.accept()
+        self.now = 1_000_000_000
+        self.turn()
+        self.pair.link.look(self.now)
+
+    def turn(self) -> None:
+        for core in range(self.pair.mesh.n):
+            self.pair.ends.words[self.pair.mesh.counters_at(core)] = self.now
+
+    def looks(self, gaps_s: list[float]) -> bool:
+        """So many looks, so far apart, and no turn between; whether it is still there."""
+        for gap_s in gaps_s:
+            self.now += int(gap_s * 1e9)
+            self.pair.link.look(self.now)
+        return not self.pair.link.gone
+
+
+@pytest.mark.parametrize(
+    "gaps_s",
+    [
+        [60.0] * 5,  # both were stopped, again and again
+        [1.9] * 30,  # both get a little time of an overloaded machine; or steps that long
+        [0.05, 0.05, 11.0, 0.05, 0.05],  # one long step, or one pause
+        [0.05] * 190,  # not yet
+    ],
+)
+def test_a_frontend_that_starves_with_its_scheduler_is_not_given_up(gaps_s):
+    clock = _Clock(10.0)
+    assert clock.looks(gaps_s)
+    clock.turn()
+    assert clock.looks(gaps_s)  # a turn makes up for all of it
+    clock.pair.close()
+
+
+@pytest.mark.parametrize("gap_s", [0.05, 0.25, 1.0, 3.0])
+def test_a_frontend_that_never_turns_is_given_up_in_the_end(gap_s):
+    """Also by a scheduler whose every step takes seconds: it took each of them for a pause."""
+    clock = _Clock(10.0)
+    assert not clock.looks([gap_s] * int(10.0 / min(gap_s, 0.25) + 2))
+    assert clock.pair.link.failure == "its cores do not turn"
+    clock.pair.close()
+
+
+def test_a_start_that_the_machine_interrupts_is_waited_for(pair):
+    now = time.monotonic_ns()
+    for _ in range(3):
+        now += int(link_module.START_S * 1e9)
+        pair.link.look(now)
+    assert not pair.link.gone
+    for _ in range(int(link_module.START_S * 4)):
+        now += 300_000_000
+        pair.link.look(now)
+    assert "did not take connections" in pair.link.failure
 
 
 def test_an_abort_of_another_frontend_waits_for_no_room(pair):

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ..metrics.area import MetricsArea
 from . import protocol
+from .awake import Awake
 from .hub import Hub
 from .link import START_S, Link, attached
 from .messages import Channel, LinkClosed, text_of
@@ -36,7 +37,7 @@ class Starting:
         self.process = process
         self.channel = channel
         self.slot = slot
-        self.since = time.monotonic()
+        self.awake = Awake(time.monotonic_ns())  # since it was spoken to last
 
 
 class Seat:
@@ -108,7 +109,7 @@ class Seat:
             words["registry"] = True
             fds.append(self._registry_fd)
         starting.channel.post(words, fds)  # inside of a scheduler's call it may be, and read later
-        starting.since = time.monotonic()
+        starting.awake = Awake(time.monotonic_ns())
 
     def _next_config(self) -> dict[str, Any]:
         """Of the next process. It need not warm up a scheduler that has answered the one before,
@@ -160,7 +161,7 @@ class Seat:
                 self._give_up(starting, line=_NOT_STARTED)  # told when it is known how it ended
             return
         if message is None:
-            if time.monotonic() - starting.since > START_S:
+            if starting.awake.look(time.monotonic_ns()) > START_S * 1e9:
                 self.failure = "it did not answer"
                 self._give_up(starting)
             return

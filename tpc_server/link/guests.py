@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..metrics.area import MetricsArea
 from . import protocol
+from .awake import Awake
 from .hub import Hub
 from .link import START_S, Link, attached
 from .listening import Listener
@@ -32,7 +33,16 @@ class _Comer:
         self.channel = channel
         self.slot = -1
         self.greeted = False
-        self.until = time.monotonic() + _HELLO_S
+        self.wait_for(_HELLO_S)
+
+    def wait_for(self, seconds: float) -> None:
+        """Its next words, so long from now."""
+        self._awake = Awake(time.monotonic_ns())
+        self._limit_ns = seconds * 1e9
+
+    def late(self) -> bool:
+        """Whether they should have come."""
+        return self._awake.look(time.monotonic_ns()) > self._limit_ns
 
 
 class Guests:
@@ -92,7 +102,7 @@ class Guests:
             fds.append(self._registry_fd)
         comer.channel.post(words, fds)  # inside of a scheduler's call, and who reads slowly may
         comer.greeted = True
-        comer.until = time.monotonic() + START_S
+        comer.wait_for(START_S)
 
     def tend(self) -> None:
         """Go on with whoever is coming or going; returns at once."""
@@ -114,7 +124,7 @@ class Guests:
             # Before it said who it is: somebody who looked whether we listen.
             return self._turn_away(comer, "it left" if comer.greeted else "")
         if message is None:
-            if time.monotonic() > comer.until:
+            if comer.late():
                 self._turn_away(comer, "silence")
         elif "hello" in message and not comer.greeted:
             why = protocol.refusal(message["hello"])

@@ -22,6 +22,7 @@ from ..mesh import DATA, SCHEDULER, STOPPED
 from ..ring import Record
 from ..shm import LINE_BYTES
 from .attached import AttachedMesh
+from .awake import Awake
 from .messages import Channel, LinkClosed, text_of
 
 _SHARED: Final = IngressRequest(b"", [])  # a record that is not for the scheduler
@@ -31,7 +32,6 @@ _HEARD_MOST: Final = 64  # messages at once
 _LOG_MOST: Final = 256
 _LOG_STEP: Final = 2  # read of it a step, beyond that: all at once would be felt
 _LOOK_NS: Final = 50_000_000
-_PAUSE_NS: Final = 2_000_000_000
 _UNTOLD_MOST: Final = 1024
 START_S: Final = 120.0  # until a process takes connections, and until it says where its rings are
 
@@ -57,8 +57,11 @@ class Link(SchedulerPort):
         self._live: dict[bytes, None] = {}  # wire rids of requests that were given out
         # Headers that name requests that ended, not read yet.
         self._ended: deque[bytes] = deque()
-        self._looked_ns = 0
-        self._turned_ns = 0  # last sign of a turning core
+        self._looked_ns = time.monotonic_ns()
+        # What follows is in time that we were awake for.
+        self._awake = Awake(self._looked_ns, self._stall_ns // 4)
+        self._newest = 0  # heartbeat of all, as it was seen last, and when it came
+        self._turned_ns = 0
         self._heartbeats = [mesh.counters_at(core) for core in range(mesh.n)]
         self._poll = select.poll()
         for fd in channel.filenos():
@@ -238,27 +241,29 @@ class Link(SchedulerPort):
 
     def look(self, now_ns: int) -> None:
         """Whether the process is still there, and turns; sets `gone` when not."""
-        paused = now_ns - self._looked_ns > _PAUSE_NS  # we were stopped ourselves, or idle
         self._looked_ns = now_ns
+        awake_ns = self._awake.look(now_ns)
         if self._poll.poll(0) or self.channel.unsent:
             self.hear()
-        if not self.accepting and time.monotonic() - self.since > START_S:
-            self._give_up(f"it did not take connections in {START_S:.0f} s")
-        if paused or not self.accepting:
-            self._turned_ns = now_ns
-            self._moved = [(-1, now_ns)] * len(self._places)
+        if not self.accepting:
+            if awake_ns > START_S * 1e9:
+                self._give_up(f"it did not take connections in {START_S:.0f} s")
+            self._turned_ns = awake_ns
+            self._moved = [(-1, awake_ns)] * len(self._places)
             return
         words = self._words
         newest = max([words[at] for at in self._heartbeats])
-        self._turned_ns = max(self._turned_ns, newest)
-        if now_ns - self._turned_ns > self._stall_ns:
+        if newest != self._newest:
+            self._newest = newest
+            self._turned_ns = awake_ns
+        elif awake_ns - self._turned_ns > self._stall_ns:
             self._give_up("its cores do not turn")
         for k, (head, tail) in enumerate(self._places):
             at = words[tail]
             seen, since = self._moved[k]
             if at != seen or at == words[head]:
-                self._moved[k] = at, now_ns
-            elif now_ns - since > self._stall_ns:
+                self._moved[k] = at, awake_ns
+            elif awake_ns - since > self._stall_ns:
                 self._give_up("it does not read what is pushed")
 
     def _give_up(self, why: str) -> None:
