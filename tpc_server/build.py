@@ -152,7 +152,7 @@ class StageSet:
         """What the streams of a connection write to."""
         port = self._egress_ports[key >> KEY_BITS]
         if port is not None:
-            return RemoteWriter(key, port, self.detok.held_up)
+            return RemoteWriter(key, port, self.detok.held_up, self.detok.handed)
         egress = self.egress
         assert egress is not None
         writer = egress.writers.get(key)
@@ -160,7 +160,7 @@ class StageSet:
             # The connection of another core may have come with the same messages as its request.
             egress.poll(len(egress.inbox))
             writer = egress.writers.get(key)
-        return writer or gone_writer(key)
+        return writer or gone_writer(key, self.detok.handed)
 
     def _watch_helper(self, fd: int, handler: Any) -> None:
         self._reactor.register(fd, IN, handler)

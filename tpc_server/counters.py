@@ -25,7 +25,7 @@ class Counters:
     frames: int  # steps from the scheduler
     rows: int  # rows of those that belong here
     rows_stale: int  # rows of other cores, or of requests that ended
-    sends: int  # writes to a socket, or of a stream's rows to the core that has its socket
+    sends: int  # writes to a socket, by the core that has it
     bytes_out: int  # bytes they wrote
     blocked: int  # times a socket was full
     blocked_ns: int  # how long in all

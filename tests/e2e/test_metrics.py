@@ -9,11 +9,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http_client import Client, call
+from tests.stress.clock import until as awaited
 from tpc_server import MetricsConfig
 from tpc_server import core as cores
 from tpc_server.affinity.cores_arg import parse_cores
 from tpc_server.affinity.plan import PlanSettings, plan
 from tpc_server.affinity.topology import read
+from tpc_server.counters import snapshot
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -287,6 +289,54 @@ def test_our_own_counters(start):
         ring = {"from": "scheduler", "to": "0", "lane": "data"}
         assert of(samples, "tpc_ring_size_bytes", **ring) == 4 << 20
         assert 0 <= of(samples, "tpc_ring_used_bytes", **ring) < 4 << 20
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+@pytest.mark.parametrize(
+    ("words", "writers"),
+    [
+        (["1"], {0}),
+        (["ingress=0", "tokenize=1", "detok=2", "egress=3"], {3}),
+        (["ingress=0,1", "tokenize=2", "detok=0,1", "egress=0"], {0}),
+    ],
+)
+def test_bytes_are_counted_once_by_who_writes_them(start, words, writers, cumulative):
+    placed = plan(read(), PlanSettings(cores=parse_cores(words), unpinned=True))
+    one = start(manual=True, options={"plan": placed}, incremental_streaming_output=not cumulative)
+    link, words = one.server._mesh, one.server._words
+
+    def counted():
+        return [snapshot(words, link.counters_at(core)) for core in range(link.n)]
+
+    def reached(what):
+        assert awaited(lambda: what(counted()), 30), counted()
+
+    def stream(tokens):
+        """The bytes of one, in as many steps as tokens."""
+        body = {"text": "abc", "stream": True, "sampling_params": {"max_new_tokens": tokens}}
+        with Client(one.address) as client:
+            client.request("POST", "/generate", body, {"Connection": "close"})
+            one.scheduler.wait_for(lambda s: s.live)
+            for _ in range(tokens):
+                one.scheduler.step()
+            while client.fill():
+                pass
+            assert client.buffer.endswith(b"0\r\n\r\n")
+            return len(client.buffer)
+
+    got = sum([stream(20), stream(20), stream(20)])
+    reached(lambda now: sum([now[core]["bytes_out"] for core in writers]) == got)
+    # What the others count wrongly they have published by their next two beats.
+    for _ in range(2):
+        beats = [core["heartbeat_ns"] for core in counted()]
+        reached(lambda now, beats=beats: all(
+            core["heartbeat_ns"] > beat for core, beat in zip(now, beats, strict=True)
+        ))  # fmt: skip
+    for core, now in enumerate(counted()):
+        if core not in writers:
+            assert now["bytes_out"] == now["sends"] == 0, core
+    sends = sum([counted()[core]["sends"] for core in writers])
+    assert sum([counted()[core]["bytes_out"] for core in writers]) == got and 3 <= sends <= 3 * 25
 
 
 def test_the_docs_name_every_family(start):

@@ -23,12 +23,7 @@ _COUNTERS: Final = (
     ("rows", "tpc_rows", "Rows of those steps that belong to the core.", 1),
     ("rows_stale", "tpc_rows_stale", "Rows of other cores, or of ended requests.", 1),
     ("malformed", "tpc_frames_malformed", "Frames of the scheduler that were rejected.", 1),
-    (
-        "sends",
-        "tpc_sends",
-        "Writes to sockets, or to the core that has them.",
-        1,
-    ),
+    ("sends", "tpc_sends", "Writes to sockets.", 1),
     ("bytes_out", "tpc_sent_bytes", "Bytes written to sockets.", 1),
     ("blocked", "tpc_sockets_blocked", "Times a socket was full.", 1),
     ("blocked_ns", "tpc_sockets_blocked_seconds", "How long sockets were full in all.", 1e9),

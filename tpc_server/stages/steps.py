@@ -22,6 +22,7 @@ from ..boundary.batch_header import (
 from ..render import native, plan
 from .stream import DELTA, DONE, INCREMENTAL, MODE, SLOW, UNARY, Stream
 from .unary import UnaryRows
+from .writers import Handed
 
 if TYPE_CHECKING:
     from ..counters import Counters
@@ -37,6 +38,7 @@ class StepLoop(UnaryRows):
 
     def __init__(self, setup: Any, counters: Counters) -> None:
         super().__init__(setup, counters)
+        self.handed = Handed()
         self._tell_ns = 0  # before that no malformed frame is logged again
         self._limit = len(self._inc_all) - 1
         self._heads = [self._head(n) for n in range(_HEADS)]
@@ -221,6 +223,11 @@ class StepLoop(UnaryRows):
         counters.rows_stale += stale
         counters.sends += n - stale - unsent
         counters.bytes_out += sent_bytes
+        handed = self.handed
+        if handed.sends:
+            counters.sends -= handed.sends
+            counters.bytes_out -= handed.bytes
+            handed.sends = handed.bytes = 0
 
     def _plain_tokens(self, batch: Batch, ids: list[int], one_each: bool) -> list[Any]:
         """The token of each row that goes on with just one, None for the others."""

@@ -136,14 +136,28 @@ class ConnWriter:
             self.egress.broke(self)
 
 
+class Handed:
+    """What the step loop counts as sent although another core writes it, and counts it again."""
+
+    __slots__ = ("bytes", "sends")
+
+    def __init__(self) -> None:
+        self.sends = 0
+        self.bytes = 0
+
+
 class RemoteWriter:
     """Stands for a `ConnWriter` on another core."""
 
-    __slots__ = ("blocked", "broken", "full", "held_up", "key", "port", "waiting")
+    __slots__ = ("blocked", "broken", "full", "handed", "held_up", "key", "port", "waiting")
 
-    def __init__(self, key: int, port: Port, held_up: set[RemoteWriter] | None = None) -> None:
+    def __init__(
+        self, key: int, port: Port, held_up: set[RemoteWriter] | None = None,
+        handed: Handed | None = None,
+    ) -> None:  # fmt: skip
         self.key = key
         self.port = port
+        self.handed = handed  # the step loop's
         # Where it lists itself when the core of its egress lags; the detok stage looks there.
         self.held_up = held_up
         self.full = False  # the socket is, as egress told last
@@ -153,12 +167,12 @@ class RemoteWriter:
 
     def send(self, data: bytes) -> int:
         """Hands the bytes over whole. 0 says that no more should come for now."""
-        self.port.send((frame.E_WRITE, self.key, data, frame.END_NONE))
-        if self.held_up is not None and self.port.backlog > _MOST_HELD:
-            self.blocked = True
-            self.held_up.add(self)
-            return 0
-        return len(data)
+        taken = len(data) if self._hand_over(data) else 0
+        handed = self.handed
+        if handed is not None:
+            handed.sends += 1
+            handed.bytes += taken
+        return taken
 
     def sendmsg(self, buffers: Any) -> int:
         """Joins and hands over whole."""
@@ -166,11 +180,11 @@ class RemoteWriter:
 
     def write(self, data: bytes) -> None:
         """As `ConnWriter.write`."""
-        self.send(data)
+        self._hand_over(data)
 
     def write_parts(self, parts: list[bytes | bytearray]) -> None:
         """As `ConnWriter.write_parts`."""
-        self.send(b"".join(parts))
+        self._hand_over(b"".join(parts))
 
     def partial(self, data: Any, sent: int) -> None:
         """Nothing is left over: `send` takes everything."""
@@ -186,6 +200,15 @@ class RemoteWriter:
     def fail(self) -> None:
         """The real writer finds out by itself."""
 
+    def _hand_over(self, data: bytes) -> bool:
+        """False where no more should come for now."""
+        self.port.send((frame.E_WRITE, self.key, data, frame.END_NONE))
+        if self.held_up is not None and self.port.backlog > _MOST_HELD:
+            self.blocked = True
+            self.held_up.add(self)
+            return False
+        return True
+
 
 class _Nowhere:
     """Port of a connection that is gone already."""
@@ -197,6 +220,6 @@ class _Nowhere:
         """Dropped: the reader of the bytes is gone."""
 
 
-def gone_writer(key: int) -> RemoteWriter:
+def gone_writer(key: int, handed: Handed) -> RemoteWriter:
     """Stands for the writer of a connection that closed before its request was opened."""
-    return RemoteWriter(key, _Nowhere())
+    return RemoteWriter(key, _Nowhere(), None, handed)
