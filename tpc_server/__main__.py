@@ -45,12 +45,16 @@ def _leave_the_gil(arguments: list[str]) -> None:
 
     if runtime.free_threaded_build():
         return
+    from .bootstrap.cli import become
     from .bootstrap.prepared import prepared_python
+    from .bootstrap.progress import BootstrapError
 
-    python = prepared_python()
+    try:
+        python = prepared_python(strict=True)
+    except BootstrapError as error:
+        sys.exit(f"tpc-server: error: {error}")
     if python is None:
         return
-    from .bootstrap.cli import become
 
     print(f"tpc-server: this Python has a GIL, going on with {python}", file=sys.stderr)
     become(python, ["-m", "tpc_server", *arguments])

@@ -392,18 +392,24 @@ def test_a_program_with_a_gil_goes_on_as_what_setup_has_prepared(monkeypatch, ca
 
     monkeypatch.setattr(bootstrap_cli, "become", lambda *words: became.append(words))
     monkeypatch.setattr(launch, "run", serve)
-    monkeypatch.setattr(prepared, "prepared_python", lambda: None)
+    monkeypatch.setattr(prepared, "prepared_python", lambda strict: None)
     for build in (True, False):  # no other interpreter is wanted, or there is none
         monkeypatch.setattr(runtime, "free_threaded_build", lambda build=build: build)
         assert program(["--port", "1"]) == 0
     assert len(served) == 2 and not became and capsys.readouterr().err == ""
-    monkeypatch.setattr(prepared, "prepared_python", lambda: Path("/env/bin/python"))
+    monkeypatch.setattr(prepared, "prepared_python", lambda strict: Path("/env/bin/python"))
     program(["serve", "--port", "1"])
     assert became == [(Path("/env/bin/python"), ["-m", "tpc_server", "--port", "1"])]
     assert "has a GIL, going on with /env/bin/python" in capsys.readouterr().err
     with pytest.raises(SystemExit):  # what is wrong is told by whoever was asked
         program(["--nosuch"])
     assert len(became) == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(runtime, "free_threaded_build", lambda: False)
+    monkeypatch.setenv("TPC_PYTHON", "no-such-python")
+    with pytest.raises(SystemExit, match="error: TPC_PYTHON=no-such-python: no such program"):
+        program([])
+    assert prepared.prepared_python() is None
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,10 @@ doctor: print what was found here and why; changes and builds nothing
 
   ./tpc doctor   (or `tpc-server doctor`)
 
-Interpreter and GIL, packages, core plan, tools, SGLang, cache. Exit status 0: serving would start
-at once; 1: something has to be made or mended first, the last line says what.
+Interpreter and GIL, packages, core plan, tools, SGLang, cache: of the environment that
+`tpc-server doctor` is run in where that is free-threaded, else of what `./tpc serve` would take.
+Exit status 0: serving would start at once; 1: something has to be made or mended first, the last
+line says what.
 """,
 }
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

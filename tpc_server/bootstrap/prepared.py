@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from .interpreter import Tried, look
@@ -9,12 +10,15 @@ from .progress import BootstrapError
 from .venv import ready
 
 
-def prepared_python() -> Path | None:
-    """The free-threaded Python with our packages, None when there is none yet."""
+def prepared_python(strict: bool = False) -> Path | None:
+    """The free-threaded Python with our packages, None when there is none yet. `strict`: raises
+    BootstrapError where TPC_PYTHON names nothing that will do."""
     tried: list[Tried] = []
     try:
         found = look(tried)
     except BootstrapError:
+        if strict and os.environ.get("TPC_PYTHON"):
+            raise
         return None
     if found is None or not found.free_threaded:
         return None
