@@ -135,8 +135,8 @@ _KNOWN_SAMPLING = (
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "Either text, input_ids or input_embeds should be provided."),
     ({"text": None}, "Either text, input_ids or input_embeds should be provided."),
-    ({"text": ""}, "prompt cannot be empty"),
-    ({"text": ["a", ""]}, "prompt cannot be empty at `text[1]`"),
+    ({"text": ""}, "text cannot be empty"),
+    ({"text": ["a", ""]}, "text[1] cannot be empty"),
     ({"text": []}, "text cannot be an empty list."),
     ({"text": 5}, "invalid type: integer `5`, expected a string or an array of strings at `text`"),
     ({"text": ["a", 5]}, "invalid type: integer `5`, expected a string at `text[1]`"),

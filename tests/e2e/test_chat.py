@@ -225,7 +225,7 @@ def test_json_schema_is_forwarded(start, model):
 @pytest.mark.parametrize(
     "fields, text",
     [
-        ({"messages": []}, "Messages cannot be empty."),
+        ({"messages": []}, "messages cannot be empty."),
         ({"messages": "hi"}, "`messages`"),
         ({"messages": [1]}, "`messages[0]`"),
         ({"messages": [{"content": "x"}]}, "`messages[0].role`"),
@@ -269,7 +269,7 @@ def test_json_schema_is_forwarded(start, model):
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
         ({"chat_template_kwargs": []}, "`chat_template_kwargs`"),
         ({"stream": True, "return_token_ids": True}, "return_token_ids is not supported with"),
-        ({"max_tokens": 100000}, "max_completion_tokens is too large"),
+        ({"max_tokens": 100000}, "max_tokens is too large"),
         ({"max_completion_tokens": False}, "`max_completion_tokens`"),
         ({"functions": [{"name": "f"}]}, "functions is not supported by this server: use tools"),
         ({"function_call": {"name": "f"}}, "function_call is not supported by this server"),
@@ -291,6 +291,43 @@ def test_bad_requests_name_the_field(start, model, fields, text):
         assert text in answer.json()["message"]
         assert answer.json()["type"] == "BadRequestError"
         assert client.call("POST", PATH, {"messages": HI}).status == 200
+
+
+@pytest.mark.parametrize(
+    "fields, param",
+    [
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"max_completion_tokens": -1, "max_tokens": 5}, "max_completion_tokens"),
+        ({"max_completion_tokens": None, "max_tokens": -1}, "max_tokens"),
+        ({"max_completion_tokens": 0, "max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1 << 31}, "max_tokens"),
+        ({"max_completion_tokens": 1 << 31}, "max_completion_tokens"),
+        ({"max_completion_tokens": 1, "min_tokens": 2}, "min_tokens"),
+        ({"tools": [{"function": {"name": "f"}}], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"function": {"name": "f"}, "type": None}]}, "tools[0].type"),
+        ({"n": 4097}, "n"),
+        ({"n": 1 << 40}, "n"),
+        ({"n": 4096, "user": "x" * 20000}, "n"),
+        ({"n": 4096, "stop_token_ids": [1] * 2000}, "n"),
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"custom_logit_processor": "x"}, "custom_logit_processor"),
+        ({"return_hidden_states": True}, "return_hidden_states"),
+        ({"lora_path": "eve"}, "lora_path"),
+        ({"rid": "r" * 129}, "rid"),
+        ({"bootstrap_room": (1 << 63) - 1}, "bootstrap_room"),
+    ],
+)
+def test_refusals_name_the_field_in_param(start, model, fields, param):
+    """The one that the client wrote, in the text too."""
+    run = start(model_path=model, script=say("x"), options={"grammars": False})
+    answer = call(run.address, "POST", PATH, {"messages": HI, **fields})
+    assert answer.status == 400
+    assert (answer.json()["param"], param in answer.json()["message"]) == (param, True)
+    absent = {"max_tokens", "max_completion_tokens"} - fields.keys()
+    assert not any(name in answer.json()["message"] for name in absent)
 
 
 def test_no_template(start):

@@ -73,7 +73,7 @@ def test_bad_bodies(start):
     for body, word in [
         (b"{", "JSON"),
         (b"[1]", ""),
-        ({"text": ""}, "prompt cannot be empty"),
+        ({"text": ""}, "text cannot be empty"),
         ({"text": "a", "sampling_params": {"top_p": 2}}, "top_p"),
         ({"text": "a", "sampling_params": {"foo": 1}}, "unknown field `foo`"),
         ({"input_ids": [9999]}, "out-of-vocabulary"),

@@ -102,7 +102,7 @@ def test_put(run):
     ("body", "words"),
     [
         ({"text": "a", "input_ids": [1]}, "text and input_ids cannot both be given"),
-        ({"text": ""}, "prompt cannot be empty"),
+        ({"text": ""}, "cannot be empty"),
         ({"text": "a", "rid": "r" * 129}, "rid is 129 bytes, over the 128-byte limit"),
         ({"input_ids": [258]}, "out-of-vocabulary token id 258; valid range is [0, 258)"),
         ({"text": "a", "sampling_params": {"stop": ""}}, "stop"),

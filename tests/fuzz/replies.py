@@ -28,7 +28,7 @@ _TOGETHER: Final = re.compile(
     r"context length|single request|batch size|not both|cannot both|Only one of|Exactly one of|"
     r"stream to false|copies of this|parameters for \d+ prompts|generations, over|in_flight|"
     r"grammars|is not supported by the synthetic|max_(completion_)?tokens is too large|"
-    r"[Mm]essages cannot|input_embeds|parallel_sample_num"
+    r"messages cannot|input_embeds|parallel_sample_num"
 )
 
 

@@ -275,7 +275,8 @@ def test_default_priority() -> None:
 
 def test_what_depends_on_the_server() -> None:
     bare = GenerateDecoder(limits(enable_return_hidden_states=False, lora_ids={}, grammars=False))
-    assert "hidden states" in refusal(bare, {"text": "a", "return_hidden_states": True})
+    hidden = {"text": "a", "return_hidden_states": True}
+    assert "--enable-return-hidden-states" in refusal(bare, hidden)
     assert "(loaded: none)" in refusal(bare, {"text": "a", "lora_path": "ada"})
     for name in ("json_schema", "regex", "ebnf", "structural_tag"):
         text = refusal(bare, {"text": "a", "sampling_params": {name: "x"}})

@@ -124,8 +124,9 @@ def taken(decode: Any, body: Any) -> str:
 # What depends on something beside the field itself.
 OTHERS = re.compile(
     "batch|single|top_k must|vocabulary|context|unsupported|not supported|loaded|strict|keys in|"
-    r"length|at most|copies|needs logprobs|tools cannot|in \[0, max_tokens|min_new_tokens must|"
-    r"leaves no room|generations|\[0, 1000\]|duplicate|HEALTH|missing field|is not known",
+    r"length|at most|copies|needs logprobs|tools cannot|in \[0, max_(completion_)?tokens|"
+    r"min_new_tokens must|leaves no room|generations|\[0, 1000\]|duplicate|HEALTH|missing field|"
+    r"is not known",
     re.I,
 )
 

@@ -31,11 +31,8 @@ _SAME: Final = (
 #: Run by Anthropic's own servers: there is nobody here who would.
 _SERVER_TOOLS: Final = ("web_search_", "computer_", "bash_", "text_editor_")
 _EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")
-_WORDS: Final = re.compile(
-    r"\bmax_completion_tokens\b|\bstop(?= cannot| strings|`)|\bresponse_format\.json_schema\b"
-)
+_WORDS: Final = re.compile(r"\bstop(?= cannot| strings|`)|\bresponse_format\.json_schema\b")
 _NAMES: Final = {
-    "max_completion_tokens": "max_tokens",
     "stop": "stop_sequences",
     "response_format.json_schema": "output_config.format",
 }
@@ -104,9 +101,11 @@ class MessagesDecoder:
         if thinking is None:
             return
         kind, budget = thinking.get("type"), thinking.get("budget_tokens")
+        if type(kind) is not str:
+            raise invalid_type(kind, "a string", "thinking.type")
         if kind not in ("enabled", "disabled", "adaptive"):
             raise BadRequest(
-                f"thinking.type must be enabled, disabled or adaptive, got {str(kind)[:64]!r}"
+                f"thinking.type must be enabled, disabled or adaptive, got {kind[:64]!r}"
             )
         if kind == "enabled":
             if type(budget) is not int:
@@ -176,10 +175,10 @@ def _tool_choice(choice: Any, tools: list[dict[str, Any]], chat: dict[str, Any])
     if choice is None:
         return
     kind = choice.get("type")
+    if type(kind) is not str:
+        raise invalid_type(kind, "a string", "tool_choice.type")
     if kind not in ("auto", "any", "tool", "none"):
-        raise BadRequest(
-            f"tool_choice.type must be auto, any, tool or none, got {str(kind)[:64]!r}"
-        )
+        raise BadRequest(f"tool_choice.type must be auto, any, tool or none, got {kind[:64]!r}")
     chat["parallel_tool_calls"] = not flag(
         choice, "disable_parallel_tool_use", False, "tool_choice."
     )
@@ -204,11 +203,11 @@ def _output_config(config: Any, chat: dict[str, Any]) -> None:
         return
     effort, wanted = config.get("effort"), config.get("format")
     if effort is not None:
+        if type(effort) is not str:
+            raise invalid_type(effort, "a string", "output_config.effort")
         if effort not in _EFFORTS:
             listed = ", ".join(_EFFORTS)
-            raise BadRequest(
-                f"output_config.effort must be one of {listed}, got {str(effort)[:64]!r}"
-            )
+            raise BadRequest(f"output_config.effort must be one of {listed}, got {effort[:64]!r}")
         chat["reasoning_effort"] = "max" if effort == "xhigh" else effort
     if wanted is not None:
         if type(wanted) is not dict:

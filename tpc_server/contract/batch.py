@@ -179,13 +179,13 @@ def _check_outputs(wire: list[Any], limits: Limits) -> None:
         )
     if wire[_PROCESSOR] and not limits.enable_custom_logit_processor:
         raise BadRequest(
-            "The server is not configured to enable custom logit processor."
-            " Please set `--enable-custom-logit-processor` to enable this feature."
+            "custom_logit_processor needs a server that was started with"
+            " --enable-custom-logit-processor"
         )
     if wire[_HIDDEN] and not limits.enable_return_hidden_states:
         raise BadRequest(
-            "The server is not configured to return hidden states."
-            " Please launch it with `--enable-return-hidden-states`."
+            "return_hidden_states needs a server that was started with"
+            " --enable-return-hidden-states"
         )
 
 

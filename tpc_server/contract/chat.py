@@ -45,15 +45,17 @@ class ChatDecoder(OpenAIDecoder):
 
     def decode_fields(self, fields: dict[str, Any], size: int) -> OpenAICall:
         """Decode a body of `size` bytes that is already parsed. Raises BadRequest."""
+        most = "max_tokens"  # the name that counts
         newer = fields.get("max_completion_tokens")
         if type(newer) is int and newer == 0:  # as if it were not there
             del fields["max_completion_tokens"]
-        elif newer is not None and "max_tokens" in fields:
+        elif newer is not None:
             # Last, so that it counts: the other one is its older name.
             fields["max_completion_tokens"] = fields.pop("max_completion_tokens")
+            most = "max_completion_tokens"
         sampling, request, own = self.split(fields)
         messages, texts = check_messages(own.get("messages"))
-        self._max_tokens(sampling)
+        self._max_tokens(sampling, most)
         for name, value in self.facts.default_sampling.items():
             sampling.setdefault(name, value)
         stream = flag(own, "stream", False)
@@ -81,7 +83,7 @@ class ChatDecoder(OpenAIDecoder):
                 f"n is too large: {samples} copies of this conversation exceed"
                 f" {self.limits.max_clone_bytes} bytes"
             )
-        wanted = self.decode_native(native)
+        wanted = self.decode_native(native, most)
         if type(prompt) is tuple:
             for item in wanted.items:
                 item.text = prompt  # type: ignore[assignment]
@@ -116,12 +118,12 @@ class ChatDecoder(OpenAIDecoder):
 
     # -- fields ------------------------------------------------------------------------
 
-    def _max_tokens(self, sampling: dict[str, Any]) -> None:
+    def _max_tokens(self, sampling: dict[str, Any], name: str) -> None:
         most = sampling["max_new_tokens"] = sampling.get("max_new_tokens") or None
         context = self.limits.context_len
         if most is not None and most > context and not self.limits.allow_auto_truncate:
             raise BadRequest(
-                f"max_completion_tokens is too large: {most}. This model supports at most"
+                f"{name} is too large: {most}. This model supports at most"
                 f" {context} completion tokens."
             )
 
@@ -271,8 +273,8 @@ class ChatDecoder(OpenAIDecoder):
         if choice == "auto":
             if self.facts.tool_parser is None:
                 raise BadRequest(
-                    "tools with tool_choice auto need a server that was started with"
-                    f" --tool-call-parser ({', '.join(sorted(TOOL_PARSERS))});"
+                    "tools needs a server that was started with --tool-call-parser"
+                    f" ({', '.join(sorted(TOOL_PARSERS))});"
                     " tool_choice none leaves the tools uncalled"
                 )
             return self.facts.tool_parser
@@ -280,13 +282,13 @@ class ChatDecoder(OpenAIDecoder):
 
         if not self.limits.grammars:
             raise BadRequest(
-                "tool_choice required, or of one function, needs an engine with grammars:"
-                " this server's engine has none"
+                "tool_choice cannot be required, or one function: that needs an engine with"
+                " grammars, and this server's engine has none"
             )
         for name in ("regex", "ebnf", "json_schema", "structural_tag"):
             if sampling.get(name):
                 raise BadRequest(
-                    "tool_choice required, or of one function, cannot be combined with"
+                    "tool_choice cannot be required, or one function, together with"
                     " response_format, regex or ebnf"
                 )
         try:

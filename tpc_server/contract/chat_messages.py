@@ -28,7 +28,7 @@ def check_messages(messages: Any) -> tuple[list[dict[str, Any]], int]:
     """The messages for the template, and how many characters they have where each is a role and a
     text, no more (else -1). Raises BadRequest."""
     if messages is None or messages == []:
-        raise BadRequest("Messages cannot be empty.")
+        raise BadRequest("messages cannot be empty.")
     if type(messages) is not list:
         raise invalid_type(messages, "an array", "messages")
     try:
@@ -156,8 +156,10 @@ def check_tools(tools: Any, path: str = "tools") -> list[dict[str, Any]]:
         if type(tool) is not dict:
             raise invalid_type(tool, "an object", where)
         kind = tool.get("type", "function")
+        if type(kind) is not str:
+            raise invalid_type(kind, "a string", f"{where}.type")
         if kind != "function":
-            raise BadRequest(f"{where}.type must be function, got {str(kind)[:64]}")
+            raise BadRequest(f"{where}.type must be function, got {kind[:64]!r}")
         function = tool.get("function")
         if type(function) is not dict:
             raise invalid_type(function, "an object", f"{where}.function")

@@ -280,7 +280,7 @@ class GenerateDecoder:
                 if type(prompt) is not str:
                     raise invalid_type(prompt, "a string", f"text[{k}]")
                 if not prompt:
-                    raise BadRequest(f"prompt cannot be empty at `text[{k}]`")
+                    raise BadRequest(f"text[{k}] cannot be empty")
                 self.check_text(prompt)
             prompts = [fit_text(prompt, self._limits) for prompt in prompts]
             if not prompts:
@@ -304,7 +304,7 @@ class GenerateDecoder:
     def check_text(self, text: str) -> None:
         """Refuse a prompt that cannot be encoded."""
         if not text:
-            raise BadRequest("prompt cannot be empty")
+            raise BadRequest("text cannot be empty")
         if self._limits.skip_tokenizer_init:
             raise BadRequest(
                 "text prompts need a tokenizer and this server runs with skip_tokenizer_init:"

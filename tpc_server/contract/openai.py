@@ -24,7 +24,6 @@ _DEFAULTED: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penal
 # The native names in an error, as these routes call them; a route has more of its own.
 _NAMES: Final = {
     "min_new_tokens": "min_tokens",
-    "max_new_tokens": "max_tokens",
     "sampling_seed": "seed",
 }
 _WORDS: Final = re.compile(
@@ -102,12 +101,13 @@ class OpenAIDecoder:
                 raise BadRequest(f"{name} is not supported by this server: {row.about}")
         return sampling, request, own
 
-    def decode_native(self, native: dict[str, Any]) -> GenerateRequest:
-        """The engine requests; an error speaks of the client's fields."""
+    def decode_native(self, native: dict[str, Any], most: str = "max_tokens") -> GenerateRequest:
+        """The engine requests; an error names the client's fields, `most` for max_new_tokens."""
         try:
             return self._generate.decode_object(native)
         except BadRequest as error:
-            message = _WORDS.sub(lambda word: self._names.get(word[0], word[0]), error.message)
+            names = {**self._names, "max_new_tokens": most}
+            message = _WORDS.sub(lambda word: names.get(word[0], word[0]), error.message)
             raise BadRequest(message, error.status) from None
 
     # -- fields that both have ---------------------------------------------------------
