@@ -9,6 +9,7 @@ from tpc_server.engines.llama.intake import MAX_PATTERN_TOKENS
 from tpc_server.engines.llama.request import Request, Sampling, StopRules
 from tpc_server.engines.llama.stops import is_held_back
 
+EVERY_ID = list(range(80))
 GREEDY = {"top_k": 1, "ignore_eos": True}
 
 
@@ -25,6 +26,11 @@ GREEDY = {"top_k": 1, "ignore_eos": True}
         ({"repetition_penalty": 5e-324, "temperature": 1e-6}, [5, 5, 6]),
         ({"temperature": 1.7e308}, None),
         ({"temperature": 1e-6, "top_p": 5e-324, "min_p": 1.0}, [5, 5, 6]),
+        ({"min_new_tokens": 2, "stop_token_ids": EVERY_ID, **GREEDY}, [5, 5, 6]),
+        ({"min_new_tokens": 3, "stop_token_ids": EVERY_ID}, None),
+        ({"min_new_tokens": 3, "stop_token_ids": [*EVERY_ID[:30], *EVERY_ID[31:]]}, [30, 30, 30]),
+        ({"logit_bias": dict.fromkeys(map(str, EVERY_ID), -1e308), **GREEDY}, None),
+        ({"logit_bias": dict.fromkeys(map(str, EVERY_ID), -1e308)}, None),
     ],
     ids=str,
 )
@@ -40,6 +46,17 @@ def test_extreme_values_give_a_sane_answer(given, ids, logprobs, tmp_path) -> No
         assert driver.ids("r") == ids
     else:
         assert len(driver.ids("r")) == 3
+
+
+@pytest.mark.parametrize("given", [{"top_k": 1}, {"temperature": 1e-6}], ids=str)
+def test_where_every_id_ends_the_answer_the_likeliest_ends_it(given, tmp_path) -> None:
+    engine = scripted(tmp_path, {40: [5, 6, 7]})
+    driver = Driver()
+    rules = {"min_new_tokens": 2, "stop_token_ids": EVERY_ID, "max_new_tokens": 3}
+    driver.generate("r", [40], **rules, **given)
+    driver.run(engine)
+    assert driver.ids("r") == [5]
+    assert driver.finish("r") == {"type": "stop", "matched": 5}
 
 
 def test_a_pattern_without_an_end_looks_at_so_many_tokens_only(tmp_path) -> None:

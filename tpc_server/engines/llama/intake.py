@@ -194,7 +194,6 @@ def _sampling(params: list[Any], stops: StopRules, limits: Limits) -> Sampling:
     if min_new < 0 or (wanted is not None and min_new > wanted):
         raise BadRequest(f"min_new_tokens must be in [0, max_new_tokens], got {min_new}.")
     seed = params[SAMPLING["sampling_seed"]]
-    barred = set(limits.eos_ids) | set(params[SAMPLING["stop_token_ids"]] or ())
     return Sampling(
         min(temperature, _HUGE),
         top_p,
@@ -206,8 +205,18 @@ def _sampling(params: list[Any], stops: StopRules, limits: Limits) -> Sampling:
         min_new,
         secrets.randbits(63) if seed is None else int(seed),
         _biases(params, limits),
-        sorted(i for i in barred if 0 <= i < limits.vocab_size) if min_new else (),
+        _barred(params, limits) if min_new else (),
     )
+
+
+def _barred(params: list[Any], limits: Limits) -> list[int]:
+    """Ids that may not come before `min_new_tokens`: those that would end the answer.
+
+    Where they are all there are, none is: some id has to come, so the likeliest does, and ends it.
+    """
+    ids = set(limits.eos_ids) | set(params[SAMPLING["stop_token_ids"]] or ())
+    inside = sorted(i for i in ids if 0 <= i < limits.vocab_size)
+    return inside if len(inside) < limits.vocab_size else []
 
 
 def _bounded(params: list[Any], name: str, low: float, high: float) -> float:
