@@ -240,6 +240,45 @@ def test_reload_lets_streams_finish(sidecar):
     assert run.ask().status == 200
 
 
+def test_a_child_that_a_signal_ends_finishes_its_requests_while_another_serves(sidecar, capfd):
+    run = sidecar(manual=True)
+    with Client(run.address) as client:
+        stream(run, client, "long", tokens=6)
+        old = run.pid()
+        os.kill(old, signal.SIGTERM)
+        seat = run.server.seats[0]
+        until(lambda: seat.link is not None and seat.link.process.pid != old)
+        until(lambda: seat.link is not None and seat.link.accepting)
+        assert old in run.server.processes()
+        run.scheduler.step(10)
+        last = b""
+        while chunk := client.chunk():
+            last = chunk
+        assert last == b"data: [DONE]\n\n"
+        client.close()
+    until(lambda: old not in run.server.processes() and not seat._dying)
+    assert not [rid for rid in run.scheduler.aborted if rid.startswith("long#")]
+    run.scheduler.manual = False
+    run.scheduler.step()
+    assert run.ask().status == 200
+    said = capfd.readouterr().err
+    assert "a signal told to end has ended (exit status 0)" in said and "killed" not in said
+
+
+def test_a_hangup_reaches_a_child_that_starts_once_it_serves(sidecar, capfd):
+    run = sidecar()
+    seat = run.server.seats[0]
+    os.kill(run.pid(), signal.SIGKILL)
+    until(lambda: seat._starting is not None)
+    started = seat._starting.process.pid
+    os.kill(started, signal.SIGHUP)
+    until(lambda: seat.link is not None and seat.link.process.pid == started)
+    until(lambda: run.server.processes() and started not in run.server.processes())  # the reload
+    until(lambda: seat.link is not None and seat.link.accepting)
+    assert run.ask().status == 200
+    assert seat.restarts == 1 and "did not start" not in capfd.readouterr().err
+
+
 def _streams_through_a_reload(run, seconds):
     """Whether a stream that goes on for so long after a reload ends as it should."""
     with Client(run.address) as client:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ import pytest
 
 from tpc_server.link.children import SLOTS, Seat
 from tpc_server.link.hub import Hub
-from tpc_server.link.process import StartError
+from tpc_server.link.process import Ending, StartError, hangups_wait
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -89,15 +92,99 @@ def test_nobody_waits_for_a_process_to_die(status: int, text: str) -> None:
     seat = _seat(said)
     process = _Dying(status)
     seat.link = cast(Any, SimpleNamespace(
-        process=process, gone=True, accepting=False, failure="", since=0.0, reload_asked=False
+        process=process, gone=True, accepting=False, failure="", since=0.0, reload_asked=False,
+        leaving=False, retired=False,
     ))  # fmt: skip
     seat.tend()
     assert seat.link is None and seat._dying and not [line for line in said if "is gone" in line]
-    for _ in range(4):
+    for _ in range(5):
         seat.tend()
     assert not seat._dying
     (line,) = [line for line in said if "is gone" in line]
     assert text in line
+
+
+def test_one_that_hangs_up_is_not_killed_before_its_end_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a clean end would read as a kill. One that does not end is killed, and that is said."""
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    said: list[str] = []
+    kills: list[int] = []
+    process = _Dying(0)
+    process.send_signal = kills.append  # type: ignore[method-assign]
+    ending = Ending(process, "gone ({})", 2.0)
+    while not ending.over(said.append):
+        clock[0] += 0.1
+    assert said == ["gone (exit status 0)"] and not kills
+    process.polls = -30
+    ending = Ending(process, "gone ({})", 2.0)
+    while not ending.over(said.append):
+        clock[0] += 0.1
+    assert said[1:] == ["gone (it hung up and did not end: killed)"] and kills
+    begun = clock[0]
+    process.polls = 0
+    Ending(process, "gone ({})")
+    assert clock[0] == begun and len(kills) > 1  # what is stuck is killed at once
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_one_that_a_signal_ends_is_followed_at_once(stopping: bool) -> None:
+    """It finishes what it has meanwhile; and nobody says that it was killed."""
+    said: list[str] = []
+    seat = _seat(said)
+    seat.stopping = stopping
+    old = seat.link = _link(leaving=True, process=_Dying(0))
+    seat.tend()
+    assert old.retired
+    if stopping:
+        assert seat.link is old and not said
+        return
+    assert seat.link is None and seat._retired == [old] and not seat.restarts
+    seat._retry_at = 0.0
+    seat.tend()
+    assert seat.restarts == 1 and seat._retired == [old]
+    old.gone = True
+    seat._retry_at = 1e18
+    for _ in range(6):
+        seat.tend()
+    assert not seat._retired and not seat._dying
+    assert "told to end by a signal" in said[0] and "(exit status 0)" in said[-1]
+    assert not [line for line in said if "aborted" in line]
+
+
+def test_one_that_a_signal_ends_when_no_place_is_free_is_followed_later() -> None:
+    seat = _seat([])
+    seat._retired = [_link(slot, retired=True) for slot in range(SLOTS - 1)]
+    last = seat.link = _link(SLOTS - 1, leaving=True, process=_Dying(0))
+    seat.tend()
+    assert seat.link is last and not seat.restarts
+    last.gone = True
+    seat.tend()
+    assert seat.link is None and len(seat._retired) == SLOTS - 1
+
+
+def test_one_that_a_signal_ends_during_a_reload_is_not_called_back() -> None:
+    """Its listening sockets are closed: who dies instead of the new one is not replaced by it."""
+    seat, old, new = _reloading([])
+    old.leaving = True
+    seat.tend()
+    assert old.retired and seat.link is new and seat._retired == [old]
+    new.gone = True
+    seat.tend()
+    assert seat.link is None and seat._retired == [old]
+
+
+def test_a_hangup_waits_for_a_process_that_is_started() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    script = "import signal; print(signal.SIGHUP in signal.pthread_sigmask(0, ()))"
+    with hangups_wait():
+        told = subprocess.run(
+            [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
+        )
+    assert told.stdout == "True\n"
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 def test_every_process_of_a_seat_has_a_place_in_the_metrics() -> None:
@@ -112,13 +199,14 @@ def test_every_process_of_a_seat_has_a_place_in_the_metrics() -> None:
         if seat.link is not None:
             seat._retired.append(seat.link)
         seat.link = cast(Any, SimpleNamespace(
-            slot=seat._free_slot(), gone=False, ready=False, accepting=False, reload_asked=True
+            slot=seat._free_slot(), gone=False, ready=False, accepting=False, reload_asked=True,
+            leaving=False, retired=False,
         ))  # fmt: skip
         assert len(seat._retired) == count - 1
     seat._retired.append(seat.link)
     assert seat._free_slot() == SLOTS - 1  # a crash: there is room for one who takes over
     seat.link = seat._retired.pop()
-    seat._retired.append(cast(Any, SimpleNamespace(slot=SLOTS - 1, gone=False)))
+    seat._retired.append(cast(Any, _link(SLOTS - 1)))
     assert not seat.reload()
     seat.tend()  # a process asks for it by a signal
     (line,) = said
@@ -141,7 +229,8 @@ class _Socket:
 def _link(slot: int = 0, **more: Any) -> Any:
     known = {
         "process": _Dying(-9), "gone": False, "accepting": True, "ready": False, "failure": "",
-        "since": 0.0, "reload_asked": False, "retired": False, "slot": slot, "channel": _Socket(),
+        "since": 0.0, "reload_asked": False, "retired": False, "leaving": False,
+        "slot": slot, "channel": _Socket(),
     }  # fmt: skip
     return SimpleNamespace(**{**known, **more})
 

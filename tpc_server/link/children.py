@@ -18,13 +18,20 @@ from .awake import Awake
 from .hub import Hub
 from .link import START_S, Link, attached
 from .messages import Channel, LinkClosed, text_of
-from .process import StartError, child_environment, epitaph, kill
+from .process import Ending, StartError, child_environment, epitaph, hangups_wait, kill
 
 _LONG_LIVED_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 _KILL_S: Final = 2.0
+# Until the place of one that a signal ends is filled: who ends the server tells all its processes.
+_MOMENT_S: Final = 0.5
 _GONE: Final = "a frontend process is gone ({}); its requests are aborted"
+_LEAVES: Final = (
+    "a frontend process was told to end by a signal: it finishes its requests, another one"
+    " takes its place"
+)
+_HAS_LEFT: Final = "a frontend process that a signal told to end has ended ({})"
 _NOT_STARTED: Final = "a frontend process did not start: {}"
 _NOT_REPLACED: Final = "no reload: the new frontend process is gone ({}), the old one stays"
 SLOTS: Final = 8  # a seat's processes at most, and their places in the metrics
@@ -62,8 +69,7 @@ class Seat:
         self.link: Link | None = None
         self._starting: Starting | None = None
         self._retired: list[Link] = []
-        # Processes to be reaped, what is said then, with how it ended, and when they are killed.
-        self._dying: list[tuple[Any, str, float]] = []
+        self._dying: list[Ending] = []  # to be reaped
         self._pause_s = _FIRST_PAUSE_S
         self._retry_at = 0.0
         self._warm = False  # a process has had its warm-up answered
@@ -81,11 +87,12 @@ class Seat:
             raise StartError(f"no socket for a frontend process: {error}") from None
         with theirs:
             try:
-                process = subprocess.Popen(
-                    [*self._command, "--sidecar", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-                    start_new_session=True, env=child_environment(),
-                )  # fmt: skip
+                with hangups_wait():
+                    process = subprocess.Popen(
+                        [*self._command, "--sidecar", str(theirs.fileno())],
+                        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                        start_new_session=True, env=child_environment(),
+                    )  # fmt: skip
             except OSError as error:
                 ours.close()
                 raise StartError(f"{self._command[0]} does not start: {error}") from None
@@ -158,7 +165,7 @@ class Seat:
                 self._give_up(starting)
             else:
                 self.failure = "it has ended"
-                self._give_up(starting, line=_NOT_STARTED)  # told when it is known how it ended
+                self._give_up(starting, _KILL_S, _NOT_STARTED)  # told when it is known how
             return
         if message is None:
             if starting.awake.look(time.monotonic_ns()) > START_S * 1e9:
@@ -197,10 +204,8 @@ class Seat:
         self._starting = None
         self._hub.forget(starting.channel)
         starting.channel.close()
-        if not patience_s:
-            kill(starting.process)
         line = "" if self.stopping else line
-        self._dying.append((starting.process, line, time.monotonic() + patience_s))
+        self._dying.append(Ending(starting.process, line, patience_s))
         self.reloading = False
         if self.link is None:
             self._later()
@@ -226,8 +231,11 @@ class Seat:
         starting = self._starting
         if starting is not None:
             self._answer(starting, 0)
-        for one in [one for one in (*self._retired, self.link) if one is not None and one.gone]:
-            self._bury(one)
+        for one in [one for one in (*self._retired, self.link) if one is not None]:
+            if one.leaving and not one.retired:
+                self._let_go(one)
+            if one.gone:
+                self._bury(one)
         link = self.link
         if link is not None and link.ready:
             self._warm = True
@@ -275,13 +283,26 @@ class Seat:
         self.reloading = True
         return True
 
+    def _let_go(self, link: Link) -> None:
+        """A signal told it to end: it finishes what it has, and another one takes its place."""
+        link.retired = True
+        if self.stopping:
+            return
+        self._log(_LEAVES)
+        if link is self.link and len(self._retired) + 2 <= SLOTS:  # else once it has gone
+            self._retired.append(link)
+            self.link = None
+            self._retry_at = time.monotonic() + _MOMENT_S
+
     def _bury(self, link: Link) -> None:
         lived = time.monotonic() - link.since
         self._hub.bury(link)
-        kill(link.process)
+        # One that hung up ends by itself, and only its end says why; what is stuck does not.
+        patience_s = 0.0 if link.failure else _KILL_S
         if link in self._retired:
             self._retired.remove(link)
-            self._dying.append((link.process, "", 0.0))
+            line = _HAS_LEFT if link.leaving and not self.stopping else ""
+            self._dying.append(Ending(link.process, line, patience_s))
             return
         # One that was to be replaced, and was not told so yet, stays.
         serving = [old for old in self._retired if not old.retired and not old.gone]
@@ -295,21 +316,16 @@ class Seat:
         else:
             self._later()
         line = _GONE if self.link is None else _NOT_REPLACED
-        self._dying.append((link.process, "" if self.stopping or link.failure else line, 0.0))
+        if link.leaving:
+            line = _HAS_LEFT
+        told = self.stopping or link.failure  # now
+        self._dying.append(Ending(link.process, "" if told else line, patience_s))
         if link.failure and not self.stopping:
             self._log(line.format(link.failure))
 
     def _reap(self) -> None:
         """Never waits: a process takes its time to die, and this is a scheduler's."""
-        left = []
-        for process, line, kill_at in self._dying:
-            if process.poll() is None:
-                if time.monotonic() > kill_at > 0.0:
-                    kill(process)
-                left.append((process, line, kill_at))
-            elif line:
-                self._log(line.format(epitaph(process)))
-        self._dying = left
+        self._dying = [one for one in self._dying if not one.over(self._log)]
 
     def processes(self) -> list[int]:
         """Pids of the processes that run, the newest last. Any thread."""
@@ -353,6 +369,6 @@ class Seat:
             link.process.wait()
         self._retired.clear()
         self.link = None
-        for process, _, _ in self._dying:
-            kill(process)
-            process.wait()
+        for ending in self._dying:
+            kill(ending.process)
+            ending.process.wait()

@@ -106,6 +106,7 @@ def serve(
     it, which otherwise is the scheduler's affair; the scheduler's end does not. It is called when
     the scheduler wants no more requests.
     """
+    signals = _Signals()
     # A child that was restarted must not keep the mask of the thread that restarted it.
     mask = config.get("mask")
     if mask:
@@ -137,6 +138,8 @@ def serve(
         mode = config["mode"]
 
     ingress = plan.stage_cores("ingress")
+    # From the first connection on; until then there is nothing to finish.
+    signal.signal(signal.SIGTERM, signals.on_term)
     try:
         frontend = Sidecar(
             args, options, link, dict(zip(ingress, listeners, strict=True)), texts, log,
@@ -144,11 +147,12 @@ def serve(
         )  # fmt: skip
     except (ServerError, OSError) as error:
         channel.send({"failed": str(error)})
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         return FAILED
     channel.send({"accepting": True})
-    life = _Life(channel, frontend, closing)
+    life = _Life(channel, frontend, closing, signals)
     if closing is not None:
-        signal.signal(signal.SIGINT, life.on_term)
+        signal.signal(signal.SIGINT, signals.on_term)
     why = life.run()
     if closing is not None:  # who asks while the next scheduler is waited for is answered at once
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -156,11 +160,30 @@ def serve(
     return why
 
 
+class _Signals:
+    """What signals asked for; they are acted upon from the loop, as a handler may come while the
+    main thread holds a lock."""
+
+    def __init__(self) -> None:
+        self.hangups = 0
+        self.asked = False  # to drain, once
+        signal.signal(signal.SIGHUP, self._on_hangup)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # of a child: see its start
+
+    def _on_hangup(self, number: int, frame: Any) -> None:
+        self.hangups += 1
+
+    def on_term(self, number: int, frame: Any) -> None:
+        """A signal that ends us."""
+        self.asked = True
+
+
 class _Life:
     """From the first connection to the last."""
 
     def __init__(
-        self, channel: Channel, frontend: Any, closing: Callable[[], None] | None
+        self, channel: Channel, frontend: Any, closing: Callable[[], None] | None,
+        signals: _Signals,
     ) -> None:  # fmt: skip
         self._channel = channel
         self._frontend = frontend
@@ -170,17 +193,15 @@ class _Life:
         self._leave_at = 0.0  # give up then
         self._since = 0.0
         self._message = ""
-        self._hangups = 0
         self._wake = (-1, -1)
-        self._asked = False  # by a signal
+        self._signals = signals
 
     def run(self) -> str:
         """Until the scheduler is gone, or says that it is over."""
         frontend = self._frontend
         wake_r, wake_w = self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        signal.signal(signal.SIGHUP, self._on_hangup)
-        signal.signal(signal.SIGTERM, self.on_term)
+        signals = self._signals
         poll = select.poll()
         ends = self._channel.filenos()
         for fd in ends:
@@ -191,7 +212,10 @@ class _Life:
             if frontend.ready and not self._told_ready:
                 self._told_ready = True
                 self._channel.send({"ready": True})
-            for fd, _ in poll.poll(100 if self._leaving else None):
+            wait_ms = 100 if self._leaving else None
+            if signals.hangups or (signals.asked and not self._leaving):
+                wait_ms = 0  # they came before there was something to wake
+            for fd, _ in poll.poll(wait_ms):
                 if fd == wake_r:
                     with contextlib.suppress(BlockingIOError):
                         os.read(wake_r, 64)
@@ -200,10 +224,11 @@ class _Life:
                         return self._end(SCHEDULER_GONE, GONE)
                 else:
                     frontend.wait_event(0)
-            if self._asked and not self._leaving:
+            if signals.asked and not self._leaving:
+                self._channel.send({"draining": True})  # another one may take the place
                 self._drain(frontend.options.drain_s, soft=False)
-            if self._hangups:
-                self._hangups = 0
+            if signals.hangups:
+                signals.hangups = 0
                 self._channel.send({"reload": True})
             if frontend.failed:
                 self._channel.send({"failed": "a core could not go on, see the log"})
@@ -211,7 +236,7 @@ class _Life:
             if self._message:
                 return self._end(self._message, OVER)
             if self._leaving and self._drained():
-                own = self._closing is None or self._asked
+                own = self._closing is None or signals.asked
                 return self._end("the server is shutting down", OVER if own else GONE)
 
     def _listen(self) -> bool:
@@ -254,14 +279,7 @@ class _Life:
         signal.set_wakeup_fd(-1)
         for fd in self._wake:
             os.close(fd)
-        return OVER if self._asked and why == GONE else why
-
-    def _on_hangup(self, number: int, frame: Any) -> None:
-        self._hangups += 1
-
-    def on_term(self, number: int, frame: Any) -> None:
-        """A signal: drain, once; from the loop, which may hold a lock now."""
-        self._asked = True
+        return OVER if self._signals.asked and why == GONE else why
 
 
 if __name__ == "__main__":

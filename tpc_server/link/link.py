@@ -46,6 +46,7 @@ class Link(SchedulerPort):
         self.accepting = False
         self.ready = False
         self.retired = False  # told to finish what it has
+        self.leaving = False  # finishes what it has because a signal told it to
         self.failure = ""
         self.reload_asked = False
         self.gone = False
@@ -283,6 +284,8 @@ class Link(SchedulerPort):
                         self.accepting = True
                     if message.get("ready"):
                         self.ready = True
+                    if message.get("draining"):
+                        self.leaving = True
                     if message.get("reload"):
                         self.reload_asked = True
                     self.failure = text_of(message, "failed") or self.failure

@@ -5,12 +5,17 @@ Standard library only, and none of ours but what finds the interpreter.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
+
+_NO_END: Final = "it hung up and did not end: killed"
 
 
 class StartError(Exception):
@@ -38,6 +43,42 @@ def epitaph(process: Any, wait_s: float = 0) -> str:
         except ValueError:  # a real-time signal
             return f"killed by signal {-status}"
     return f"exit status {status}"
+
+
+class Ending:
+    """A process that was let go of, until it is known how it ended."""
+
+    def __init__(self, process: Any, line: str = "", patience_s: float = 0.0) -> None:
+        """`line`: what is said then, with how it ended. It is killed in the end, if it has not
+        ended by itself within `patience_s`."""
+        self.process = process
+        self._line = line
+        self._kill_at = time.monotonic() + patience_s
+        self._impatient = False  # it had time to end by itself
+        if not patience_s:
+            kill(process)
+
+    def over(self, log: Callable[[str], None]) -> bool:
+        """Whether it has ended; never waits."""
+        if self.process.poll() is not None:
+            if self._line:
+                log(self._line.format(_NO_END if self._impatient else epitaph(self.process)))
+            return True
+        if time.monotonic() > self._kill_at:
+            self._impatient = True
+            kill(self.process)
+        return False
+
+
+@contextlib.contextmanager
+def hangups_wait() -> Iterator[None]:
+    """A process that is started meanwhile gets SIGHUP once it says what it does then
+    (`frontend.serve`): before, one would end it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def child_environment() -> dict[str, str]:
