@@ -270,6 +270,10 @@ def test_operators_commands(model_folder, tmp_path):
         assert status == 0 and json.loads(out)["pids"] == [pid]
         status, out, _ = command("reload", "--port", port)
         assert status == 0 and json.loads(out)["ok"] is True
+        seat = server.seats[0]  # it has said so once the new process serves
+        link = seat.link
+        assert link is not None and link.accepting and not seat.reloading
+        assert link.process.pid != pid
         until(lambda: server.processes() and pid not in server.processes(), 60)
         assert (tmp_path / "tpc_server").stat().st_mode & 0o777 == 0o700
         status, _, err = command("reload", "--port", "1")

@@ -142,6 +142,9 @@ def test_the_new_process_dies_during_a_reload(sidecar, hurt):  # noqa: F811
         assert run.server.reload()
         until(lambda: not seat.reloading)
         assert run.server.processes() == [old] and not seat.restarts
+        told = run.server._command("reloading")
+        assert told.pop("error").startswith("the new process does not serve")
+        assert told == {"ok": False, "running": False, "pids": [old]}
         run.scheduler.manual = False
         run.scheduler.step()
         body = b"".join(iter(client.chunk, b""))

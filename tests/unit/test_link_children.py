@@ -253,6 +253,7 @@ def test_the_old_process_goes_on_until_the_new_one_accepts() -> None:
     new.accepting = True
     seat.tend()
     assert old.channel.said == [{"retire": 7.0}] and not seat.reloading and seat.link is new
+    assert not seat.not_reloaded
 
 
 @pytest.mark.parametrize("failure", ["", "a core could not start"])
@@ -267,6 +268,7 @@ def test_the_old_process_stays_when_the_new_one_dies(failure: str) -> None:
     assert not seat.restarts and not seat.busy
     (line,) = said
     assert "no reload" in line and (failure or "killed by SIGKILL") in line
+    assert (failure or "it has ended") in seat.not_reloaded
 
 
 def test_a_process_that_was_told_to_leave_does_not_come_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -96,3 +97,90 @@ def test_what_a_killed_server_has_left_is_taken(opened: control.ControlSocket) -
     assert second.path.exists()
     second.close()
     assert not second.path.exists()
+
+
+# -- reloads ---------------------------------------------------------------------------
+
+
+class _Server:
+    """One that answers the commands in turn, the last one for ever."""
+
+    def __init__(self, *answers: dict[str, object]) -> None:
+        self.left = list(answers)
+        self.words: list[str] = []
+        self.control = control.ControlSocket(4711, self._answer, print)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _answer(self, word: str) -> dict[str, object]:
+        self.words.append(word)
+        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+    def _run(self) -> None:
+        while not self._over.wait(0.002):
+            self.control.serve()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self.control.close()
+
+
+_BEGUN = {"ok": True, "pids": [1]}
+_RUNS = {"ok": True, "running": True, "pids": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("after", "status", "said"),
+    [
+        ([_RUNS, _RUNS, {"ok": True, "running": False, "pids": [2]}], 0, {"ok": True, "pids": [2]}),
+        (
+            [_RUNS, {"ok": False, "running": False, "pids": [1], "error": "it has ended"}],
+            1, {"ok": False, "pids": [1], "error": "it has ended"},
+        ),
+        ([{"ok": False, "error": "unknown command 'reloading'"}], 0, _BEGUN),  # an older server
+    ],
+)  # fmt: skip
+def test_a_reload_is_over_when_its_outcome_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    after: list[dict[str, object]], status: int, said: dict[str, object],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(control, "_ASK_S", 0.0)
+    monkeypatch.setattr(control, "_SAY_S", 0.0)
+    server = _Server(_BEGUN, *after)
+    try:
+        assert control.main("reload", ["--port", "4711"], "tpc") == status
+    finally:
+        server.close()
+    out, err = capsys.readouterr()
+    assert json.loads(out) == said
+    assert server.words == ["reload"] + ["reloading"] * len(after)
+    assert ("tpc: the new process is starting" in err) == (len(after) > 1)
+
+
+def test_a_reload_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(control, "_RELOAD_S", 0.0)
+    server = _Server(_BEGUN, _RUNS)
+    try:
+        assert control.main("reload", ["--port", "4711"]) == 1
+    finally:
+        server.close()
+    assert "does not serve yet" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_a_server_that_ends_during_a_reload_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(control, "ask", lambda port, word: _BEGUN if word == "reload" else _gone())
+    assert control.main("reload", ["--port", "4711"]) == 1
+    assert "ended during the reload" in json.loads(capsys.readouterr().out)["error"]
+
+
+def _gone() -> dict[str, object]:
+    raise control.ControlError("nobody")

@@ -32,6 +32,7 @@ _LEAVES: Final = (
     " takes its place"
 )
 _HAS_LEFT: Final = "a frontend process that a signal told to end has ended ({})"
+_ENDING: Final = "the server is ending"
 _NOT_STARTED: Final = "a frontend process did not start: {}"
 _NOT_REPLACED: Final = "no reload: the new frontend process is gone ({}), the old one stays"
 SLOTS: Final = 8  # a seat's processes at most, and their places in the metrics
@@ -74,6 +75,7 @@ class Seat:
         self._retry_at = 0.0
         self._warm = False  # a process has had its warm-up answered
         self.reloading = False
+        self.not_reloaded = ""  # why the last reload changed nothing, once that is known
         self.restarts = 0
         self.stopping = False
 
@@ -206,11 +208,16 @@ class Seat:
         starting.channel.close()
         line = "" if self.stopping else line
         self._dying.append(Ending(starting.process, line, patience_s))
-        self.reloading = False
+        if self.reloading:
+            self._not_reloaded(self.failure)
         if self.link is None:
             self._later()
         if not self.stopping and not line:
             self._log(_NOT_STARTED.format(self.failure))
+
+    def _not_reloaded(self, why: str) -> None:
+        self.reloading = False
+        self.not_reloaded = _ENDING if self.stopping else f"the new process does not serve: {why}"
 
     def _unstarted(self, error: StartError) -> None:
         """Inside of a scheduler's call, which must not pay for what the machine lacks."""
@@ -261,7 +268,7 @@ class Seat:
     def busy(self) -> str:
         """Why no other process may start now; "" when one may."""
         if self.stopping:
-            return "the server is ending"
+            return _ENDING
         if self._starting is not None or self.reloading:
             return "a process is starting already"
         if len(self._retired) + 2 > SLOTS:
@@ -275,10 +282,12 @@ class Seat:
         """Start another process; it takes over once it accepts. False where `busy` says why."""
         if self.busy:
             return False
+        self.not_reloaded = ""
         try:
             self.start()
         except StartError as error:
             self._unstarted(error)
+            self._not_reloaded(self.failure)
             return False
         self.reloading = True
         return True
@@ -307,6 +316,8 @@ class Seat:
         # One that was to be replaced, and was not told so yet, stays.
         serving = [old for old in self._retired if not old.retired and not old.gone]
         self.link = serving[-1] if serving else None
+        if self.reloading and self._starting is None:  # else it died instead of the new one
+            self._not_reloaded(link.failure or "it has ended, its server's log says how")
         self.reloading = False
         if self.link is not None:
             self._retired.remove(self.link)

@@ -23,6 +23,10 @@ from .listening import Listener
 _MOST: Final = 4096
 _PATIENCE_S: Final = 0.5
 _SOON_MS: Final = 20
+RELOADING: Final = "reloading"  # the word that asks what became of a reload
+_RELOAD_S: Final = 300.0  # two minutes for its first words, two until it takes connections
+_SAY_S: Final = 2.0
+_ASK_S: Final = 0.1
 _PEERS_MOST: Final = 16  # who says nothing longest is hung up on
 
 
@@ -183,6 +187,30 @@ def ask(port: int, word: str, timeout_s: float = 30.0) -> dict[str, Any]:
     return answer
 
 
+def _outcome(port: int, answer: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """What became of the reload that `answer` says has begun: until the new process serves, or it
+    is known that it will not."""
+    begun = time.monotonic()
+    say_at = begun + _SAY_S
+    while True:
+        try:
+            state = ask(port, RELOADING)
+        except ControlError as error:
+            return {"ok": False, "error": f"the server ended during the reload: {error}"}
+        if "running" not in state:  # a server of an older version
+            return answer
+        if not state.pop("running"):
+            return state
+        now = time.monotonic()
+        if now - begun > _RELOAD_S:
+            why = f"the new process does not serve yet after {_RELOAD_S:.0f} s; it is waited for"
+            return {**state, "ok": False, "error": why}
+        if now >= say_at:
+            say_at = now + 5 * _SAY_S
+            say(f"the new process is starting ({now - begun:.0f} s)")
+        time.sleep(_ASK_S)
+
+
 def main(command: str, argv: list[str], program: str = "tpc-server") -> int:
     """`tpc-server reload|status [--port N]`; the exit status."""
     import argparse
@@ -191,7 +219,8 @@ def main(command: str, argv: list[str], program: str = "tpc-server") -> int:
     parser = argparse.ArgumentParser(
         prog=f"{program} {command}",
         description={
-            "reload": "Replace a running server's frontend by a fresh one; no request is lost.",
+            "reload": "Replace a running server's frontend by a fresh one; no request is lost."
+            " Waits until the new one serves, and fails where it does not.",
             "status": "Say how a running server is: ready or draining, requests, processes.",
         }[command],
     )
@@ -199,6 +228,10 @@ def main(command: str, argv: list[str], program: str = "tpc-server") -> int:
     given = parser.parse_args(argv)
     try:
         answer = ask(given.port, command)
+        if command == "reload" and answer.get("ok"):
+            answer = _outcome(
+                given.port, answer, lambda text: print(f"{program}: {text}", file=sys.stderr)
+            )
     except ControlError as error:
         print(f"tpc-server: error: {error}", file=sys.stderr)
         return 1

@@ -25,7 +25,7 @@ from ..metrics.area import MetricsArea
 from ..server_checks import check_arguments
 from . import plain
 from .children import SLOTS, Seat
-from .control import ControlError, ControlSocket, state_of
+from .control import RELOADING, ControlError, ControlSocket, state_of
 from .guests import GUEST_CORES, GUESTS, Guests
 from .hub import Hub
 from .process import StartError, child_command
@@ -148,7 +148,17 @@ class SidecarServer:
     def _command(self, word: str) -> dict[str, Any]:
         if word == "reload":
             why = next((seat.busy for seat in self.seats if seat.busy), "")
-            answer = {"ok": self.reload(), "pids": self.processes()}
+            if not self.seats:
+                why = "the frontends of this server are attached: each is restarted by itself"
+            done = bool(self.seats) and self.reload()
+            if not done and not why:
+                why = next((seat.not_reloaded for seat in self.seats if seat.not_reloaded), "")
+            answer = {"ok": done, "pids": self.processes()}
+            return answer | {"error": why} if why else answer
+        if word == RELOADING:
+            why = next((seat.not_reloaded for seat in self.seats if seat.not_reloaded), "")
+            running = any([seat.reloading for seat in self.seats])
+            answer = {"ok": not why, "running": running, "pids": self.processes()}
             return answer | {"error": why} if why else answer
         if word == "status":
             return {"ok": True, **state_of(self, self.processes())}
