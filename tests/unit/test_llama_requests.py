@@ -586,3 +586,53 @@ def test_a_closed_server_is_not_asked_in_a_busy_loop(tmp_path) -> None:
     thread.join(20)
     assert not thread.is_alive()
     assert 1 <= len(asked) <= 60
+
+
+def beside_one_that_decodes(folder, prompt: list[int], **wish: Any) -> tuple[Driver, list[int]]:
+    """What a request gets, and the sizes of its prompt's pieces."""
+    engine = scripted(folder, {}, prefill_tokens_busy=16, prefix_cache=False)
+    model = engine._scheduler.model
+    assert model.config.logits_cost() == 1 + 32 * 80 / (32 * 96 + 3 * 32 * 48)  # 4 / 3
+    forward = model.forward
+    sizes: list[int] = []
+
+    def watched(pieces: Any) -> Any:
+        sizes.extend([len(piece.ids) for piece in pieces[1:]])
+        return forward(pieces)
+
+    model.forward = watched  # type: ignore[method-assign]
+    driver = Driver()
+    driver.generate("decoding", [40], **FOREVER | {"max_new_tokens": 30})
+    given = {**FOREVER, "max_new_tokens": 1, **wish}
+    driver.at[3] = lambda: driver.generate("r", prompt, **given)
+    driver.run(engine)
+    return driver, sizes
+
+
+def test_a_prompt_whose_logprobs_are_wanted_takes_no_more_of_a_step(tmp_path) -> None:
+    """Its logits are computed too: its pieces beside others are smaller, its answer is the same."""
+    prompt = [43] * 60
+    wish = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 5}
+    assert beside_one_that_decodes(tmp_path, prompt)[1] == [16, 16, 16, 12]
+    late = wish | {"logprob_start_len": 59}
+    assert beside_one_that_decodes(tmp_path, prompt, **late)[1] == [16, 16, 16, 12]
+    driver, sizes = beside_one_that_decodes(tmp_path, prompt, **wish)
+    assert sizes == [12] * 5
+    alone = Driver()
+    alone.generate("r", prompt, **wish, **FOREVER | {"max_new_tokens": 1})
+    alone.run(scripted(tmp_path, {}))
+    (row,), (expected,) = driver.rows("r"), alone.rows("r")
+    for name in ("in", "in_top", "out", "out_top"):
+        assert row[name] == expected[name]
+
+
+def test_a_step_computes_one_token_of_a_prompt_at_least(tmp_path) -> None:
+    """Also where its logits cost more than the room there is."""
+    engine = scripted(tmp_path, {}, prefill_tokens=1, prefill_tokens_busy=1)
+    driver = Driver()
+    wish = {"return_logprob": True, "logprob_start_len": 0}
+    for rid in ("a", "b"):
+        driver.generate(rid, [41, 42, 43], **wish, **FOREVER | {"max_new_tokens": 2})
+    driver.run(engine)
+    for rid in ("a", "b"):
+        assert driver.ids(rid) == [77, 77] and len(driver.rows(rid)[0]["in"][0]) == 3

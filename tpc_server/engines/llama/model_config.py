@@ -47,6 +47,12 @@ class LlamaConfig:
         """float32 keys and values of all layers for one position."""
         return 2 * self.n_layers * self.kv_dim * 4
 
+    def logits_cost(self) -> float:
+        """What a position costs whose logits are computed, in positions whose are not."""
+        mixing = self.dim * (2 * self.q_dim + 2 * self.kv_dim)
+        layers = self.n_layers * (mixing + 3 * self.dim * self.ffn_dim)
+        return 1 + self.dim * self.vocab_size / layers
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -46,6 +46,7 @@ class Scheduler:
         self._settings = settings
         self._decode = decode
         self._eos_id = next(iter(model.config.eos_ids), 0)
+        self._logits_cost = model.config.logits_cost()
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.generated_tokens = 0
@@ -220,19 +221,31 @@ class Scheduler:
         ]
         if not todo:
             return {}
-        room = self._prompt_room()
+        room = float(self._prompt_room())
         left, place = todo[0]
         if len(todo) == 1:
-            return {place: min(left, room)}
+            return {place: self._fitting(place, left, room)[0]}
         most = self._settings.prefill_tokens_busy
-        shares = {place: min(left, max(room // 2, 1), most)}
-        room -= shares[place]
+        shares = {}
+        shares[place], cost = self._fitting(place, left, min(room // 2, most))
+        room -= cost
         for left, place in sorted(todo[1:]):
-            if not room:
+            if room < 1:
                 break
-            shares[place] = min(left, room, most)
-            room -= shares[place]
+            shares[place], cost = self._fitting(place, left, min(room, most))
+            room -= cost
         return shares
+
+    def _fitting(self, place: int, left: int, room: float) -> tuple[int, float]:
+        """How many of a prompt's tokens to compute in that room, at least one, and what they take
+        of it: one whose logprobs are wanted takes more than its place, its logits are computed."""
+        request = self.running[place]
+        wish = request.lp_wish
+        cost = 1.0
+        if wish is not None and wish.start < len(request.prompt) - 1:
+            cost = self._logits_cost
+        count = min(left, max(int(room / cost), 1))
+        return count, count * cost
 
     def _pieces(self, failed: list[Request]) -> tuple[list[Piece], list[Request]]:
         """The pieces of this step and their requests."""

@@ -17,7 +17,8 @@ class LlamaSettings:
     kv_tokens              tokens all sequences may keep; None takes half of the free memory
     prefill_tokens         prompt tokens computed in one step while nothing decodes
     prefill_tokens_busy    the same while other requests decode, and a prompt's piece beside other
-                           prompts: bounds how long they stall
+                           prompts: bounds how long they stall; a token whose logprobs are
+                           wanted counts for what its logits cost besides
     prefix_cache           keep finished sequences; a new prompt reuses the prefix it shares
     stream_interval        tokens between two frames of a stream, unless the request says its own
     force_stream_interval  tokens between two frames of a request that does not stream
