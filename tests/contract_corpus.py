@@ -277,6 +277,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (_sampling(logit_bias={"-1": 1}), "logit_bias must have keys in [0, 999], got -1."),
     (_sampling(logit_bias={"x": 1}), "logit_bias must have keys in [0, 999], got x."),
     (_sampling(logit_bias={"٣": 1}), "logit_bias must have keys in [0, 999], got ٣."),
+    (_sampling(logit_bias={"1_0": 1}), "logit_bias must have keys in [0, 999], got 1_0."),
+    (_sampling(logit_bias={"01": 1, "1": 2}), "logit_bias names token 1 twice, as '1' too"),
     (_sampling(logit_bias={"1": "x"}),
      'invalid type: string "x", expected a number at `sampling_params.logit_bias.1`'),
     (_sampling(sampling_seed="x"),

@@ -12,6 +12,7 @@ import httptools
 
 from .body import gathered
 from .chunks import Chunks
+from .target import is_authority, is_target, origin_form
 
 # Headers that ask for something beyond the answer: a request with one of them is `marked`.
 OVERRIDES: Final = (
@@ -213,7 +214,7 @@ class RequestParser:
     def target(self) -> bytes:
         """Path of the request that is arriving, once its head is whole."""
         path = self._url.partition(b"?")[0]
-        return path if path.startswith(b"/") else _origin_form(path)
+        return path if path.startswith(b"/") else origin_form(path)
 
     @property
     def method(self) -> bytes:
@@ -269,6 +270,10 @@ class RequestParser:
                 self._refuse(400, "a request needs a Host header")
         elif version != "1.0":
             self._refuse(505, "only HTTP/1.1 and HTTP/1.0 are supported")
+        if b"host" in headers and not is_authority(headers[b"host"]):
+            self._refuse(400, "malformed request: Host must be a host, perhaps with a port")
+        if not self._url.startswith(b"/") and not is_target(self._url):
+            self._refuse(400, "malformed request: the target's host is none")
         length = headers.get(b"content-length")
         if length is not None and int(length) > self._max_body:
             self._too_large()
@@ -299,7 +304,7 @@ class RequestParser:
         parser = self._parser
         path, _, query = self._url.partition(b"?")
         if not path.startswith(b"/"):
-            path = _origin_form(path)
+            path = origin_form(path)
         body = self._body
         headers = self._headers if self._chunks is None else self._chunks.headers
         self.ready.append(
@@ -382,12 +387,3 @@ class KnownHeads:
             len(request.body), request.method, request.path, request.query, request.headers,
             request.marked,
         )  # fmt: skip
-
-
-def _origin_form(target: bytes) -> bytes:
-    """Path of an absolute-form target; anything else as it is (it matches no route)."""
-    scheme, found, rest = target.partition(b"://")
-    if found and scheme.lower() in (b"http", b"https"):
-        slash = rest.find(b"/")
-        return rest[slash:] if slash >= 0 else b"/"
-    return target

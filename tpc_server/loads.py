@@ -21,6 +21,7 @@ from urllib.parse import parse_qs
 from . import __version__
 from .boundary import codec
 from .contract.errors import BadRequest
+from .contract.values import decimal
 from .metrics.exposition import CONTENT_TYPE
 from .render import http, native
 
@@ -105,10 +106,9 @@ def parse_query(query: bytes) -> str:
             )
     rank = None
     if "dp_rank" in given:
-        try:
-            rank = int(given["dp_rank"][-1])
-        except ValueError:
-            raise BadRequest(f"dp_rank must be an integer, got {given['dp_rank'][-1]!r}") from None
+        rank = decimal(given["dp_rank"][-1])
+        if rank is None:
+            raise BadRequest(f"dp_rank must be an integer, got {given['dp_rank'][-1][:64]!r}")
     form = given.get("format", ["json"])[-1] or "json"
     if form not in ("json", "prometheus"):
         raise BadRequest(f"format must be json or prometheus, got {form!r}")

@@ -297,7 +297,7 @@ def test_routers_name_rank_and_key(start):
                         sent = (of_body, None)
                     for message in run.scheduler.received[before:]:
                         assert (message[rank], message[key]) == sent, (path, given, headers)
-        for bad in ("", "x", "1.0", "0x1", "9" * 30, "9" * 6000):
+        for bad in ("", "x", "1.0", "0x1", "1_0", "\xb2", "9" * 30, "9" * 6000):
             answer = ask(client, "POST", "/v1/completions", bodies["/v1/completions"],
                          {"x-data-parallel-rank": bad})  # fmt: skip
             assert answer.status == 400 and "X-Data-Parallel-Rank" in answer.json()["message"]
@@ -335,8 +335,10 @@ def test_headers_take_the_place_of_fields(start):
         for name in list(given)[2:]:
             answer = ask(client, "POST", "/generate", BODY, {name: "x1"})
             assert answer.status == 400 and name.lower() in answer.json()["error"]["message"]
-        answer = ask(client, "POST", "/v1/completions", completion, {"x-override-priority": "x"})
-        assert answer.status == 400 and "x-override-priority" in answer.json()["message"]
+        for bad in ("x", "1_0", "\xb2", "9" * 30):
+            headers = {"x-override-priority": bad}
+            answer = ask(client, "POST", "/v1/completions", completion, headers)
+            assert answer.status == 400 and "x-override-priority" in answer.json()["message"]
         chat = {"messages": [{"role": "user", "content": "a"}]}
         for path, body in (
             ("/generate", BODY), ("/v1/completions", completion), ("/v1/chat/completions", chat),

@@ -312,6 +312,12 @@ def test_system_messages_in_the_middle(start, model, tmp_path, inline):  # noqa:
         ({"tool_choice": {"type": "some"}}, "tool_choice.type must be"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "b"}},
          "tool_choice.name: 'b' is not among the tools"),
+        ({"system": [{"type": "image", "source": {}}]}, "system[0].type must be text, got 'image'"),
+        ({"system": [{"type": "text", "text": "a"}, {"type": "tool_use"}]},
+         "system[1].type must be text"),
+        ({"messages": [*HI, {"role": "user", "content": [
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}}]}]},
+         "messages[1].content[0].type must not be tool_use"),
         ({"tool_choice": {}}, "invalid type: null, expected a string at `tool_choice.type`"),
         ({"thinking": {}}, "invalid type: null, expected a string at `thinking.type`"),
         ({"output_config": {"effort": [None]}}, "array, expected a string at `output_config.eff"),

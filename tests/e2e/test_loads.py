@@ -70,7 +70,13 @@ def test_a_silent_scheduler_does_not_keep_the_answer(start):
 
 def test_bad_queries_are_400(start):
     one = start()
-    for named, value in (("include", "x"), ("dp_rank", "a"), ("format", "y")):
+    for named, value in (
+        ("include", "x"),
+        ("dp_rank", "a"),
+        ("dp_rank", "1_0"),
+        ("dp_rank", "%D9%A1"),
+        ("format", "y"),
+    ):
         answer = call(one.address, "GET", f"/v1/loads?{named}={value}")
         assert answer.status == 400
         assert named in json.loads(answer.body)["message"]

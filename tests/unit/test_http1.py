@@ -82,6 +82,28 @@ def test_state_while_a_request_arrives():
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", 400),
         (POST + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", 400),
+        *[
+            (b"GET / HTTP/1.%d\r\nHost: %b\r\n\r\n" % (minor, host), 400)
+            for minor in (0, 1)
+            for host in (
+                b"a b",
+                b"a/b",
+                b"u:p@a",
+                b"[::1",
+                b"::1",
+                b"a:b",
+                b"a:65536",
+                b"\xff",
+                b"a:80:80",
+                b"http://a",
+                b"a?",
+                b"[]",
+            )
+        ],
+        *[
+            (b"GET http://%b/live HTTP/1.1\r\nHost: x\r\n\r\n" % host, 400)
+            for host in (b"[::1", b"a:b@x:99999", b"a@x", b"", b":80", b"x:99999", b"a[b]")
+        ],
         (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         (b"GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505),
@@ -321,3 +343,20 @@ def test_heads_are_bounded():
     assert len(heads._heads) <= 512
     last = heads.find(data)
     assert last is not None and last.path == b"/4999"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"", b"x", b"a.b_c-d~e:8080", b"[::1]", b"[fe80::1%25eth0]:80", b"127.0.0.1:0", b"x:",
+     b"%2Frun", b"x:65535"],
+)  # fmt: skip
+def test_hosts_that_there_are(host):
+    parser = RequestParser(1000, 1000)
+    parser.feed(b"GET /a HTTP/1.1\r\nHost: %b \r\n\r\n" % host)
+    assert parser.ready.pop().path == b"/a"
+    if host:
+        parser.feed(b"GET http://%b/a?b HTTP/1.1\r\nHost: y\r\n\r\n" % host)
+        assert parser.ready.pop().path == b"/a"
+    for target in (b"*", b"ftp://x/a", b"http://x"):
+        parser.feed(b"OPTIONS %b HTTP/1.1\r\nHost: y\r\n\r\n" % target)
+        assert parser.ready.pop().path in (target, b"/")

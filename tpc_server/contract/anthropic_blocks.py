@@ -78,12 +78,14 @@ def _system_texts(system: Any, path: str) -> list[str]:
         return [system] if system.strip() else []
     if type(system) is not list:
         raise invalid_type(system, "a string or an array of blocks", path)
-    blocks = [_block(block, f"{path}[{k}]") for k, block in enumerate(system)]
-    return [
-        _string(block, "text", f"{path}[{k}]")
-        for k, block in enumerate(blocks)
-        if block["type"] == "text"
-    ]
+    texts: list[str] = []
+    for k, block in enumerate(system):
+        where = f"{path}[{k}]"
+        kind = _block(block, where)["type"]
+        if kind != "text":
+            raise BadRequest(f"{where}.type must be text, got {kind!r}")
+        texts.append(_string(block, "text", where))
+    return texts
 
 
 class _Turn:
@@ -125,6 +127,8 @@ class _Turn:
         elif kind == "search_result":
             self._text(_search_result(block, path))
         elif kind == "tool_use":
+            if self.role != "assistant":
+                raise BadRequest(f"{path}.type must not be tool_use: calls are the assistant's")
             self.calls.append(_call(block, path))
         elif kind == "tool_result":
             self._result(block, path)

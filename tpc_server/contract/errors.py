@@ -54,7 +54,7 @@ _FIELD: Final = re.compile(r"\b(?:missing|unknown) field `([^`]{1,200})`")
 _FIRST: Final = re.compile(
     r"`?([a-z][a-z_]*(?:\[\d+\]|\.\w+){0,8})`?"
     r"(?:=\S{0,64}| of type \S{1,64}| '[^']{0,200}'| -?\d{1,99})?"
-    r" (?:must|cannot|needs|requires|contains|leaves|names no|has \d|is \d|is not|is too"
+    r" (?:must|cannot|needs|requires|contains|leaves|names (?:no|token)|has \d|is \d|is not|is too"
     r"|is required)"
     r"|([a-z][a-z_]*(?:\.\w+){1,8}): "
 )

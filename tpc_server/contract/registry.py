@@ -9,7 +9,7 @@ from . import fields as F
 from .errors import BadRequest, bad_value, invalid_type
 from .fields import RequestField
 from .json_body import check_finite, parse_object
-from .values import I64_MAX, I64_MIN
+from .values import I64_MAX, I64_MIN, decimal
 
 __all__ = [
     "DP_RANK_TABLE",
@@ -134,11 +134,7 @@ def _fields(body: bytes, table: tuple[RequestField, ...]) -> dict[str, Any]:
 
 def _integer(value: Any, path: str) -> int:
     """An integer, or one as text: the protocol's other servers take both."""
-    if type(value) is str and len(value) <= 20:
-        try:
-            value = int(value)
-        except ValueError:
-            pass
-    if type(value) is not int or not I64_MIN <= value <= I64_MAX:
+    number = decimal(value) if type(value) is str else value
+    if type(number) is not int or not I64_MIN <= number <= I64_MAX:
         raise invalid_type(value, "an integer", path)
-    return value
+    return number

@@ -35,6 +35,7 @@ from .values import (
     as_float,
     choice,
     custom_params,
+    decimal,
     stop_ids,
     strings,
     watermark,
@@ -221,15 +222,13 @@ class SamplingDecoder:
                 raise invalid_type(bias, "a number", f"{path}.{key}")
             if not -HUGE <= bias <= HUGE:
                 raise BadRequest(f"number out of range at `{path}.{key}`")
-            # isdecimal alone would take digits of other scripts.
-            if not (key.isascii() and key.isdecimal()) or len(key) > 20:
-                token = -1
-            else:
-                token = int(key)
-            if not 0 <= token < self._vocab_size:
+            token = decimal(key) if key.isalnum() else None  # bare digits
+            if token is None or token >= self._vocab_size:
                 raise BadRequest(
                     f"logit_bias must have keys in [0, {self._vocab_size - 1}], got {key}."
                 )
+            if str(token) in out:
+                raise BadRequest(f"logit_bias names token {token} twice, as {key!r} too")
             out[str(token)] = bias
         return out or None
 

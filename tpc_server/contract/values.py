@@ -6,12 +6,32 @@ from typing import Any, Final
 
 from .errors import BadRequest, invalid_type, unknown_field
 
-__all__ = ["as_float", "check_i64s", "choice", "custom_params", "stop_ids", "strings", "watermark"]
+__all__ = [
+    "as_float",
+    "check_i64s",
+    "choice",
+    "custom_params",
+    "decimal",
+    "stop_ids",
+    "strings",
+    "watermark",
+]
 
 HUGE: Final = 1.7976931348623157e308  # the largest finite number
 I64_MIN: Final = -(1 << 63)
 I64_MAX: Final = (1 << 63) - 1
 _WATERMARK_KEYS: Final = ("enabled", "key", "context_window")
+
+
+def decimal(text: str, most_digits: int = 19) -> int | None:
+    """The integer that a header, a query or a key has; None for anything else, as what Python alone
+    would take: digits of other scripts, `1_0`."""
+    digits = text.strip(" \t")
+    negative = digits.startswith("-")
+    digits = digits.removeprefix("-" if negative else "+")
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > most_digits:
+        return None
+    return -int(digits) if negative else int(digits)
 
 
 def as_float(value: int) -> float:

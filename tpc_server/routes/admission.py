@@ -20,6 +20,7 @@ from ..contract.errors import (
     native_error_body,
     openai_error_body,
 )
+from ..contract.values import decimal
 from ..http1 import OVERRIDES, HttpError, HttpRequest
 from ..inflate import Inflater, coding_of, supported
 from ..render import http
@@ -199,12 +200,11 @@ class AdmissionHandlers(Handlers):
             if field in _TEXTS:
                 fields[field] = value
                 continue
-            try:
-                fields[field] = int(value)
-            except ValueError:
+            fields[field] = decimal(value)
+            if fields[field] is None:
                 raise BadRequest(
                     f"invalid {name.decode()} header {value[:64]!r}: it must be an integer"
-                ) from None
+                )
         request.body = _with_fields(whole(request.body), fields)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _NS: Final = 1_000_000_000
+_SECONDS: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 LONGEST_S: Final = 86_400  # that a flush may wait; far more would be no time at all
 
 
@@ -138,10 +140,7 @@ def _timeout(query: bytes) -> float:
     given = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("timeout")
     if given is None:
         return 0.0
-    try:
-        seconds = float(given[-1])
-    except ValueError:
-        seconds = -1.0
+    seconds = float(given[-1]) if _SECONDS.fullmatch(given[-1]) else -1.0
     if not 0 <= seconds <= LONGEST_S:
         raise BadRequest(
             f"timeout must be a number of seconds from 0 to {LONGEST_S}, got {given[-1][:64]!r}"

@@ -15,7 +15,7 @@ from ..contract.completion import CompletionDecoder
 from ..contract.errors import BadRequest, anthropic_error_body, openai_error_body
 from ..contract.generate import GenerateDecoder, Item
 from ..contract.openai import OpenAICall
-from ..contract.values import I64_MAX, I64_MIN
+from ..contract.values import I64_MAX, I64_MIN, decimal
 from ..http1 import ROUTED, HttpRequest
 from ..render import http
 from ..render.openai import Spec
@@ -105,11 +105,8 @@ def _route(headers: dict[bytes, bytes], items: list[Item]) -> None:
 
 
 def _number(text: bytes) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = I64_MAX + 1
-    if not I64_MIN <= number <= I64_MAX:
+    number = decimal(text.decode("latin-1"))
+    if number is None or not I64_MIN <= number <= I64_MAX:
         shown = text[:64].decode("latin-1")
         raise BadRequest(f"invalid X-Data-Parallel-Rank header {shown!r}: it must be an integer")
     return number

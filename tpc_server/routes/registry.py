@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 
 from ..contract.errors import BadRequest
 from ..contract.registry import decode_dp_rank, decode_query, decode_route
+from ..contract.values import decimal
 from ..http1 import HttpRequest
 from ..registry import Registry, RegistryBusy, RegistryFull, is_ready, place_of, shown
 from ..render import native
@@ -90,8 +91,8 @@ def _place(query: bytes) -> list[int]:
     given = parse_qs(query.decode("latin-1"))
     place = []
     for name in _PLACE:
-        try:
-            place.append(int(given[name][-1][:20]))
-        except (KeyError, ValueError):
-            raise BadRequest(f"the query must have {name}, an integer") from None
+        number = decimal(given.get(name, [""])[-1])
+        if number is None:
+            raise BadRequest(f"the query must have {name}, an integer")
+        place.append(number)
     return place
