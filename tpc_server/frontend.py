@@ -74,6 +74,7 @@ class Frontend:
     """Runs the cores of `link`; its ports are open once the constructor has returned."""
 
     mode = "in-process"
+    alone = True  # see `CoreSetup`
 
     def __init__(
         self, args: ServerArgs, options: Options, link: Mesh, listeners: Mapping[int, Any],
@@ -105,6 +106,7 @@ class Frontend:
             args, options, texts[0], info, log.log, self._wake.write, link, self._words, texts[1],
             registry_fd,
         )  # fmt: skip
+        self.setup.alone = self.alone
         # Signals, drains and warm-ups come from whatever thread asks; one ring end per core.
         self._alien_lock = threading.Lock()
         self._alien = [self._ends.sender(ALIEN, c) for c in range(link.n)]

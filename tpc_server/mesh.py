@@ -46,7 +46,7 @@ FAILED: Final = 2  # cores died too often, or the warm-up request was not answer
 PUSHES_BLOCKED: Final = 8  # times the scheduler waited for room in a ring; written by it alone
 PUSHES_BLOCKED_NS: Final = 9  # how long in all
 SILENT: Final = 3  # the last health probe was not answered
-PAUSED: Final = 4  # a client paused the scheduler through this process
+PAUSED: Final = 4  # a client paused the scheduler; never where it has other frontends, too
 
 
 class Mesh:

@@ -51,6 +51,9 @@ def _nothing() -> None:
 class CoreSetup:
     """Settings, limits, tokenizer and facts, in the units the stages use."""
 
+    # No other frontend has this scheduler: what a client asks of it is asked here.
+    alone = True
+
     def __init__(
         self, args: ServerArgs, options: Options, tokenizer: LoadedTokenizer | None,
         info: ServerInfo, log: Callable[..., None], wake_main: Callable[[], None], link: Any,
@@ -168,7 +171,7 @@ class CoreSetup:
             return control.closed(reply)
         if name in _GENERATION:
             message, paused = _GENERATION[name]
-            if reply is not None:
+            if reply is not None and self.alone:
                 self._words[mesh.PAUSED] = paused
             return control.told(message, reply)
         if name in _STORAGE:

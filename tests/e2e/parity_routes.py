@@ -54,7 +54,7 @@ SERVED: dict[str, tuple[str, str, str]] = {
     "/health": ("GET", "GET", "answered at once by any activity of the scheduler"),
     "/health_generate": ("GET", "GET", "as /health, always by a probe"),
     "/ready": ("-", "GET", "503 while starting, draining, or after an unanswered health probe"),
-    "/ping": ("-", "GET", "as /ready"),
+    "/ping": ("-", "GET", "as /ready, but 200 while generation is paused"),
     "/live": ("-", "-", "200 while the process answers"),
     "/": ("-", "GET", "Python's text"),
     "/version": ("-", "-", "versions of engine and frontend"),

@@ -12,6 +12,7 @@ from tests.e2e.test_chat import TEMPLATE, model, prompt_of, say  # noqa: F401
 from tests.e2e.test_chat_tools import CALL
 from tests.http_client import Client, call
 from tpc_server.boundary.messages import GENERATE, SAMPLING
+from tpc_server.render import anthropic, native
 
 PATH = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
@@ -406,3 +407,23 @@ def test_an_abort_by_rid(start, model):  # noqa: F811
         run.scheduler.wait_for(lambda s: s.received)
         assert call(run.address, "POST", "/abort_request", {"rid": "mine"}).status == 200
         run.scheduler.wait_for(lambda s: s.aborted)
+
+
+@pytest.mark.parametrize("arguments", ['{"x": NaN}', '{"x": -Infinity}', '{"x": 1e999}', "[7]"])
+def test_arguments_that_are_no_object_are_none(start, model, arguments):  # noqa: F811
+    """What a model writes ends no core, and no answer."""
+    told = '<tool_call>\n{"name": "get_weather", "arguments": ' + arguments + "}\n</tool_call>"
+    run = start(model_path=model, script=say(told), tool_call_parser="hermes")
+    for _ in range(2):
+        answer = ask(run, tools=[TOOL], max_tokens=400)
+        assert answer.status == 200, answer.body[:300]
+        for block in answer.json()["content"]:
+            assert block["type"] != "tool_use" or block["input"] == {}
+    assert run.total("resets") == 0
+
+
+@pytest.mark.parametrize("arguments", ["[" * 12000, '{"x": ' * 12000, '{"x": "\\ud800"}', ""])
+def test_arguments_beyond_reason_are_none(arguments):
+    (block,) = anthropic._blocks([("call", 0, "call_1", "f", arguments)])
+    assert block["type"] == "tool_use" and block["input"] in ({}, {"x": "\ud800"})
+    native.to_json([block])  # what is shown can be written

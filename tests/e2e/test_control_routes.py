@@ -200,6 +200,7 @@ def test_a_pause(run, mode):
         )  # fmt: skip
     assert sent(run, *PAUSES) == [["PauseGenerationReqInput", mode]] * 2
     assert ask(run, "GET", "/ready").status == 503
+    assert ask(run, "GET", "/ping", None, USER).status == 200  # nobody is to replace it for that
     with Client(run.address) as client:
         client.request("POST", "/generate", body, USER)
         run.scheduler.wait_for(lambda s: s.live)

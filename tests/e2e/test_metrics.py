@@ -369,3 +369,33 @@ def test_a_scrape_whose_client_is_gone_harms_nobody(start):
         client.reset()
     assert at(scrape(one), "num_requests_total", UNARY) == 0
     until(one, lambda s: s["tpc_connections", frozenset({("core", "0")})] == 1)
+
+
+def test_one_ends_and_another_joins_in_one_step(start):
+    """The rows are as many as before, and not the same."""
+    run = start(manual=True, metrics=config())
+
+    def begin(client, tokens):
+        live = len(run.scheduler.live)
+        sampling = {"max_new_tokens": tokens}
+        body = {"text": "abcdefghijklmnop", "stream": True, "sampling_params": sampling}
+        client.request("POST", "/generate", body)
+        run.scheduler.wait_for(lambda s: len(s.live) == live + 1)
+
+    with Client(run.address) as one, Client(run.address) as two, Client(run.address) as three:
+        begin(one, 4)
+        begin(two, 12)
+        run.scheduler.step()
+        two.head()
+        two.chunk()
+        for _ in range(3):
+            run.scheduler.step()
+            two.chunk()
+        run.scheduler.wait_for(lambda s: len(s.live) == 1)
+        begin(three, 7)
+        for _ in range(8):
+            run.scheduler.step()
+            two.chunk()
+        run.scheduler.wait_for(lambda s: not s.live)
+        samples = until(run, lambda s: at(s, "time_to_first_token_seconds_count", STREAM) == 3)
+        assert at(samples, "inter_token_latency_seconds_count") == 20

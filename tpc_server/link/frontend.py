@@ -136,6 +136,7 @@ def serve(
         """A frontend whose scheduler is in another process."""
 
         mode = config["mode"]
+        alone = config["alone"]
 
     ingress = plan.stage_cores("ingress")
     # From the first connection on; until then there is nothing to finish.
@@ -195,6 +196,7 @@ class _Life:
         self._message = ""
         self._wake = (-1, -1)
         self._signals = signals
+        self._told = False  # the cores, of an end that was asked for
 
     def run(self) -> str:
         """Until the scheduler is gone, or says that it is over."""
@@ -213,7 +215,7 @@ class _Life:
                 self._told_ready = True
                 self._channel.send({"ready": True})
             wait_ms = 100 if self._leaving else None
-            if signals.hangups or (signals.asked and not self._leaving):
+            if signals.hangups or (signals.asked and not self._told):
                 wait_ms = 0  # they came before there was something to wake
             for fd, _ in poll.poll(wait_ms):
                 if fd == wake_r:
@@ -224,7 +226,8 @@ class _Life:
                         return self._end(SCHEDULER_GONE, GONE)
                 else:
                     frontend.wait_event(0)
-            if signals.asked and not self._leaving:
+            if signals.asked and not self._told:  # also where it finishes what it has, replaced
+                self._told = True
                 self._channel.send({"draining": True})  # another one may take the place
                 self._drain(frontend.options.drain_s, soft=False)
             if signals.hangups:

@@ -90,6 +90,7 @@ class SidecarServer:
             "caps": [to_scheduler_cap, from_scheduler_cap, stage_channel_cap],
             "mask": mask,
             "mode": self.mode,
+            "alone": frontends == 1 and options.attach is None,
         }
         self._registry_fd = -1
         if server_args.disaggregation_mode == DisaggregationMode.Prefill:

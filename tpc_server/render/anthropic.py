@@ -183,11 +183,19 @@ def _blocks(events: list[Any]) -> list[dict[str, Any]]:
         blocks.append({"type": "text", "text": content})
     for call in calls:
         function = call["function"]
-        try:
-            given = json.loads(function["arguments"])
-        except ValueError:  # the length cut it
-            given = {}
+        given = _input(function["arguments"])
         blocks.append(
             {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
         )
     return blocks
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """What a model wrote as a tool's arguments, empty where that is no JSON object: cut by the
+    length, no number (NaN, 1e999), nested beyond all reason."""
+    try:
+        given = json.loads(arguments)
+        native.to_json(given)
+    except (ValueError, RecursionError):
+        return {}
+    return given if type(given) is dict else {}

@@ -51,11 +51,17 @@ class HealthHandlers(Handlers):
         self._send_probe(rid, [0], 1)
 
     def ready(self, conn: Connection, request: HttpRequest, close: bool) -> None:
-        """GET /ready, /ping: whether requests will be served, without asking the scheduler."""
-        words = self._words
-        unfit = words[mesh.SILENT] or words[mesh.PAUSED] or self._stage.draining
-        fit = words[mesh.READY] and not unfit
+        """GET /ready: whether requests will be served now, without asking the scheduler."""
+        fit = self._fit() and not self._words[mesh.PAUSED]
         self._text(conn, request, close, 200 if fit else 503, b"")
+
+    def ping(self, conn: Connection, request: HttpRequest, close: bool) -> None:
+        """GET /ping: the same, but a pause that somebody asked for is no reason to be replaced."""
+        self._text(conn, request, close, 200 if self._fit() else 503, b"")
+
+    def _fit(self) -> bool:
+        words = self._words
+        return bool(words[mesh.READY] and not words[mesh.SILENT] and not self._stage.draining)
 
     def live(self, conn: Connection, request: HttpRequest, close: bool) -> None:
         """GET /live: this core answers."""

@@ -128,7 +128,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("/health", ("GET",), "health", OPEN, "200 once the scheduler answers"),
     Route("/health_generate", ("GET",), "health_generate", OPEN, "As /health, always by a probe"),
     Route("/ready", ("GET",), "ready", OPEN, "200 while new requests are served"),
-    Route("/ping", ("GET",), "ready", KEY, "As /ready"),
+    Route("/ping", ("GET",), "ping", KEY, "As /ready, but 200 while generation is paused"),
     Route("/live", ("GET",), "live", OPEN, "200 while the process answers"),
     Route("/", ("GET",), "root", KEY, "That the server runs"),
     Route("/openapi.json", ("GET",), "openapi", KEY, "This API's description"),

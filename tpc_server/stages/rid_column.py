@@ -20,8 +20,9 @@ from .stream import STREAM
 class RidColumn:
     """Rids, their packed bytes, and the hot list of each one's stream (None: of another core).
 
-    `rids` and `rows` are in the order of the last frame that was learned or found; they are
-    changed in the next `find`, so that whoever has that frame may keep them until then.
+    `rids` and `rows` are in the order of the last frame that was learned or found. `rids` is
+    changed in the next `find`, so that whoever has that frame may keep it until then; `rows` is
+    another list whenever the requests are others (the recorder of metrics goes by that).
     """
 
     __slots__ = (
@@ -115,6 +116,7 @@ class RidColumn:
         if not width:
             self.forget()
             return
+        rows = self.rows = rows.copy()
         for row in reversed(list(compress(range(len(ended)), ended))):
             hot = rows[row]
             if hot is None:
@@ -142,7 +144,7 @@ class RidColumn:
         self.rids += new
         found = list(map(self._find, new))
         self._strangers += found.count(None)
-        self.rows += found
+        self.rows = self.rows + found
         self._packed += packed
         self._spared = False
         return [self.rids, *columns[fresh:]]
