@@ -88,8 +88,13 @@ class Guard:
         self._keys = tuple(keys)
         self._admin = tuple(admin_keys)
 
-    def refuses(self, access: int, authorization: bytes | None) -> int:
-        """0 where the header opens a route of that access class, else the status: SGLang's."""
+    def refuses(
+        self, access: int, authorization: bytes | None, bare_key: bytes | None = None
+    ) -> int:
+        """0 where a header opens a route of that access class, else the status: SGLang's.
+
+        `bare_key` is an `x-api-key` header, for a route that takes one.
+        """
         if access == OPEN:
             return 0
         if access == ADMIN and not self._admin:
@@ -97,13 +102,19 @@ class Guard:
         keys = self._admin if access in (ADMIN, ADMIN_OPTIONAL) and self._admin else self._keys
         if not keys:
             return 0
-        return 0 if authorization is not None and _opens(keys, authorization) else 401
+        if authorization is not None and _opens(keys, _bearer(authorization)):
+            return 0
+        return 0 if bare_key is not None and _opens(keys, bare_key.strip()) else 401
 
 
-def _opens(keys: tuple[bytes, ...], authorization: bytes) -> bool:
+def _bearer(authorization: bytes) -> bytes:
+    """The token of an Authorization header; empty where it has none."""
     scheme, _, token = authorization.strip().partition(b" ")
-    token = token.strip()
-    if scheme.lower() != b"bearer" or not token:
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _opens(keys: tuple[bytes, ...], token: bytes) -> bool:
+    if not token:
         return False
     offered = digest(token)
     found = False

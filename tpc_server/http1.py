@@ -26,7 +26,7 @@ MARKED: Final = frozenset(
     (b"origin", b"x-request-id", b"content-encoding", b"x-body-compressed", *OVERRIDES, *ROUTED)
 )
 KEPT: Final = MARKED | frozenset(
-    (b"host", b"expect", b"content-length", b"transfer-encoding", b"authorization",
+    (b"host", b"expect", b"content-length", b"transfer-encoding", b"authorization", b"x-api-key",
      b"x-custom-labels", b"access-control-request-method", b"access-control-request-headers")
 )  # fmt: skip
 # Of a head that is remembered: how long at most, how many, and what none of them has.
@@ -326,7 +326,7 @@ class RequestParser:
 
     def _again(self, name: bytes, value: bytes) -> bytes:
         """A header that is there already."""
-        if name in (b"host", b"authorization"):
+        if name in (b"host", b"authorization", b"x-api-key"):
             self._refuse(400, f"more than one {name.decode().title()} header")
         if name == b"transfer-encoding":
             return self._headers[name] + b"," + value

@@ -21,6 +21,12 @@ ACCESS_CHOICES: tuple[Choice, ...] = (
         proof=_ACCESS + "test_what_a_key_opens",
     ),
     Choice(
+        "bare-key", "`x-api-key` instead of `Authorization`", "-", "ignored",
+        "opens `/v1/messages` and its `/count_tokens`, no other route",
+        "Anthropic's clients send it",
+        proof=_ACCESS + "test_anthropics_clients_send_their_key_without_a_scheme",
+    ),
+    Choice(
         "open-paths", "routes without a key", "-",
         "whatever starts with `/health`, `/ready` or `/metrics`, and OPTIONS",
         "the routes `/health`, `/health_generate`, `/ready`, `/live`, `/metrics`, and OPTIONS",

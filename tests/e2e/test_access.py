@@ -107,6 +107,35 @@ def test_what_a_key_opens(start):
         assert ask(client, "GET", "/v1/models", None, twice).status == 400
 
 
+def test_anthropics_clients_send_their_key_without_a_scheme(start):
+    """On Anthropic's routes, and on no other."""
+    run = start(options=KEYS)
+    with Client(run.address) as client:
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            for headers in (
+                {"x-api-key": "user-key"}, {"X-API-Key": " user-key "},
+                {"x-api-key": "user-key", "Authorization": "Bearer wrong"},
+                {"x-api-key": "wrong", **USER},
+            ):  # fmt: skip
+                assert ask(client, "POST", path, b"{}", headers).status == 400, headers
+            for wrong in ("", "USER-KEY", "Bearer user-key", "chief-key", "wrong"):
+                assert ask(client, "POST", path, b"{}", {"x-api-key": wrong}).status == 401, wrong
+            twice = {"x-api-key": "wrong", "X-Api-Key": "user-key"}
+            with Client(run.address) as other:
+                assert ask(other, "POST", path, b"{}", twice).status == 400
+        for route, method, path in each_route():
+            if route.access != OPEN and not path.startswith("/v1/messages"):
+                body = b"{}" if method in ("POST", "PUT") else None
+                for key in ("user-key", "chief-key"):
+                    assert ask(client, method, path, body, {"x-api-key": key}).status == 401, path
+        assert ask(client, "POST", "/v1/messagesx", b"{}", {"x-api-key": "user-key"}).status == 401
+    with Client(run.address) as client:  # before the body, too
+        head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nX-Api-Key: %b\r\n"
+        client.send(head % b"user-key" + b"Expect: 100-continue\r\n\r\n")
+        client.send(b"{}")
+        assert client.answer().status == 400
+
+
 def test_only_an_admin_key(start):
     run = start(options={"admin_api_keys": ("chief-key",)})
     with Client(run.address) as client:

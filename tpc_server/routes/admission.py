@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 REFUSALS: Final = {401: b'{"error":"Unauthorized"}', 403: b'{"error":"Forbidden"}'}
 _MOST_ID_BYTES: Final = 128
 _GENERATING: Final = ("generate", "vertex", "chat", "completions", "messages")
+_BARE_KEYS: Final = ("messages", "count_tokens")  # Anthropic's clients send no Authorization
 _TEXTS: Final = ("rid", "bootstrap_host")
 # Answered in OpenAI's shape beside what is under /v1/.
 _OPENAI: Final = (
@@ -65,8 +66,12 @@ class AdmissionHandlers(Handlers):
         if self._guard is None or method == b"OPTIONS":
             return 0
         route, _ = self.find(path)
-        access = KEY if route is None else route.access
-        return self._guard.refuses(access, headers.get(b"authorization"))
+        access, bare = KEY, None
+        if route is not None:
+            access = route.access
+            if route.handler in _BARE_KEYS:
+                bare = headers.get(b"x-api-key")
+        return self._guard.refuses(access, headers.get(b"authorization"), bare)
 
     def locked_out(
         self, method: bytes, path: bytes, headers: dict[bytes, bytes]
