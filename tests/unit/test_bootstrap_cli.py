@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.bootstrap_fakes import INSTALLING_MAKEFILE, fake_python, fake_source, script
-from tpc_server.bootstrap import cli, legs, pyenv
+from tpc_server.bootstrap import cli, fetch, legs, pyenv
 from tpc_server.bootstrap.clients import CLIENTS
 from tpc_server.bootstrap.probe import Interpreter
 from tpc_server.bootstrap.progress import BootstrapError
@@ -447,3 +447,32 @@ def test_the_fakes_answer_like_interpreters(tmp_path: Path) -> None:
     assert probe(str(fake_python(tmp_path / "python"))) == FREE._replace(
         executable=str(tmp_path / "python")
     )
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_setup_beside_sglang_says_how_to_start_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], beside: bool
+) -> None:
+    """And fetches no model: SGLang has its own."""
+    fetched: list[int] = []
+    monkeypatch.setattr(cli, "_ready", lambda retry: ("CPython", Path("/p/python")))
+    monkeypatch.setattr(cli, "root_of", lambda package: None)
+    monkeypatch.setattr(cli, "package_home", lambda: Path("/home"))
+    monkeypatch.setattr(cli, "beside_sglang", lambda: beside)
+    monkeypatch.setattr(fetch, "model_path", lambda: fetched.append(1))
+    assert cli.setup([]) == 0
+    told = capsys.readouterr().err
+    assert ("SGLANG_FRONTEND=tpc sglang serve" in told) == beside == (not fetched)
+    assert ("-m tpc_server" in told) != beside
+
+
+def test_whether_sglang_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    def version(name: str) -> str:
+        assert name == "sglang"
+        return "0.5.23"
+
+    assert not cli.beside_sglang()
+    monkeypatch.setattr(metadata, "version", version)
+    assert cli.beside_sglang()

@@ -181,13 +181,28 @@ def setup(words: Sequence[str]) -> int:
     interpreter, python = _ready(retry=True)
     if "--test" in words:
         add(python, "test")
-    model = model_path()
+    beside = root_of(PACKAGE) is None and beside_sglang()
+    model = None if beside else model_path()  # SGLang brings its own
     say(f"ready: {interpreter}")
     say(f"python {python}")
+    if beside:
+        say("start it: SGLANG_FRONTEND=tpc sglang serve --model-path ...")
+        return 0
     say(f"model {model}")
     if root_of(PACKAGE) is None:
         say(f"start it: PYTHONPATH={package_home()} {python} -m tpc_server")
     return 0
+
+
+def beside_sglang() -> bool:
+    """Whether this package is installed where SGLang is."""
+    from importlib import metadata
+
+    try:
+        metadata.version("sglang")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def doctor(words: Sequence[str]) -> int:
