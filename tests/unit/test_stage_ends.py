@@ -82,6 +82,27 @@ def test_a_request_that_comes_when_the_server_stops_is_told_so(detok):
     assert detok.tokenize.messages() == [(frame.T_ABORT, "a#1")]
 
 
+@pytest.mark.parametrize(
+    ("about", "names"),
+    [
+        (records.TEXTS, {"object", "message", "type", "param", "code"}),
+        (f"{records.LOADS} 1 [null,null,false]", {"object", "message", "type", "param", "code"}),
+        (records.COUNT, {"type", "error"}),
+        ("flush_cache", {"object", "message", "type", "param", "code", "error"}),
+    ],
+)
+def test_a_call_whose_core_dies_is_told_so_in_the_shape_of_its_route(detok, about, names):
+    message = list(opened("a#1", False))
+    message[2], message[9] = records.CONTROL, about
+    detok.stage.inbox.append(tuple(message))
+    detok.stage.inbox.append((frame.D_FAIL, "a#1", 503, "core 1 failed"))
+    detok.stage.poll(10)
+    (told,) = detok.egress.messages()
+    body = json.loads(told[2].partition(b"\r\n\r\n")[2])
+    assert b" 503 " in told[2] and set(body) == names and "core 1 failed" in json.dumps(body)
+    assert not detok.stage.groups and not detok.stage.streams
+
+
 def test_the_abort_of_an_ended_request_is_repeated_once_its_job_was_found(detok):
     detok.stage.inbox += [opened("a#1"), (frame.D_GONE, KEY)]
     detok.stage.poll(10)

@@ -9,6 +9,7 @@ Standard library only: runs in a subinterpreter too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from . import native
@@ -77,3 +78,15 @@ class NativeShape:
     def error_body(self, message: str, status: int) -> bytes:
         """The body of an error answer."""
         return native.ended_body(message, status)
+
+
+class TellsErrors(NativeShape):
+    """Answers that somebody else makes: only an error is told here, in the shape of their route."""
+
+    def __init__(self, error_body: Callable[[str, int], bytes]) -> None:
+        super().__init__(b"", False, False)
+        self._error_body = error_body
+
+    def error_body(self, message: str, status: int) -> bytes:
+        """The body of an error answer."""
+        return self._error_body(message, status)

@@ -10,6 +10,7 @@ from ..http1 import HttpRequest
 from ..loads import LoadReader, parse_query
 from ..metrics.exposition import CONTENT_TYPE
 from ..metrics.scrape import Pages
+from ..stages import stream as records
 from .beside import BesideHandlers
 
 _NONE: Final = "no metrics are kept: the server was started without --enable-metrics"
@@ -88,7 +89,8 @@ class MetricsHandlers(BesideHandlers):
         began = time.monotonic_ns()
         wanted = parse_query(request.query)
         if self._loads is None:  # ask the scheduler itself; `loads.render` answers
-            self._control(conn, request, close, f"loads {began} {wanted}", "GetInternalStateReq")
+            about = f"{records.LOADS} {began} {wanted}"
+            self._control(conn, request, close, about, "GetInternalStateReq")
             return
         body, content_type = self._loads.answer(wanted)
         self._stage.answer(conn, 200, body, content_type, close, request.method == b"HEAD")

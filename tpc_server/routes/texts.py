@@ -70,7 +70,8 @@ class TextHandlers(BesideHandlers):
             raise BadRequest("the server is overloaded; try again later", 503)
         rid = self._own_rid()
         self._open(
-            conn.key, records.CONTROL, False, False, request.http11, close, False, b"", "",
+            conn.key, records.CONTROL, False, False, request.http11, close, False, b"",
+            records.COUNT if kind == frame.T_COUNT else records.TEXTS,
             time.monotonic_ns(), 0, [(rid, rid, PROBE_PLAN, None)],
         )  # fmt: skip
         self._tok_port.send((kind, self._detok_core, rid, *wanted))

@@ -12,12 +12,14 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from .. import frame, request
+from ..contract.errors import anthropic_error_body, openai_error_body
 from ..frame import D_ENCODED, D_OPEN  # a global costs half of a module's
 from ..render import http, native
 from ..render.anthropic import MessagesShape
 from ..render.chat import ChatShape
 from ..render.completion import CompletionShape
 from ..render.openai import Spec
+from ..render.shape import TellsErrors
 from . import stream as records
 from .base import Port
 from .ends import GroupEnds
@@ -48,6 +50,12 @@ class DetokStage(GroupEnds):
             records.MESSAGES: MessagesShape,
             records.COMPLETION: CompletionShape,
         }
+        # Of what is answered without the scheduler's frames, by the first word of what it is about.
+        flat = TellsErrors(openai_error_body)
+        self._told: dict[str, Any] = {
+            records.TEXTS: flat, records.LOADS: flat,
+            records.COUNT: TellsErrors(anthropic_error_body),
+        }  # fmt: skip
 
     def connect(self, tok_ports: dict[int, Port], ingress: dict[int, Port]) -> None:
         """Ports to the tokenize and the ingress stages, by core."""
@@ -209,6 +217,8 @@ class DetokStage(GroupEnds):
         made = self._shapes.get(api)
         if made is not None:
             shape = made(Spec(*about), self.native.weight_version, self.decode_prompt)
+        elif api == records.CONTROL:
+            shape = self._told.get(about.partition(" ")[0], shape)
         group = Group(
             key, self._writer_of(key), api, is_stream, is_batch, chunked, close, head_only,
             extra, about, created_ns, shape,

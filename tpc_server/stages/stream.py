@@ -17,6 +17,11 @@ HEALTH: Final = 4
 WARMUP: Final = 5
 CONTROL: Final = 6
 
+# First words of what groups of CONTROL are about whose routes tell errors otherwise than natively.
+TEXTS: Final = "texts"  # /tokenize, /detokenize, the parsers
+COUNT: Final = "count"  # /v1/messages/count_tokens
+LOADS: Final = "loads"
+
 # How the step loop may treat a plain row of a stream.
 SLOW: Final = 0
 INCREMENTAL: Final = 1
