@@ -120,6 +120,11 @@ def test_each_side_may_start_first_and_be_restarted(scheduler, tmp_path):
             outside.process.wait()
 
 
+def test_there_is_nothing_to_reload_where_all_frontends_are_attached(scheduler):
+    answer = scheduler().server._command("reload")
+    assert answer["ok"] is False and "attached" in answer["error"]
+
+
 def test_each_leader_has_a_socket_of_its_own(model_folder, tmp_path):
     """And none takes that of another."""
     args = ServerArgs(model_path=str(model_folder), port=0, log_level="error")

@@ -196,7 +196,7 @@ class _Life:
         self._message = ""
         self._wake = (-1, -1)
         self._signals = signals
-        self._told = False  # the cores, of an end that was asked for
+        self._draining = False  # an end was asked for, by a signal or the scheduler
 
     def run(self) -> str:
         """Until the scheduler is gone, or says that it is over."""
@@ -215,7 +215,7 @@ class _Life:
                 self._told_ready = True
                 self._channel.send({"ready": True})
             wait_ms = 100 if self._leaving else None
-            if signals.hangups or (signals.asked and not self._told):
+            if signals.hangups or (signals.asked and not self._draining):
                 wait_ms = 0  # they came before there was something to wake
             for fd, _ in poll.poll(wait_ms):
                 if fd == wake_r:
@@ -226,8 +226,7 @@ class _Life:
                         return self._end(SCHEDULER_GONE, GONE)
                 else:
                     frontend.wait_event(0)
-            if signals.asked and not self._told:  # also where it finishes what it has, replaced
-                self._told = True
+            if signals.asked and not self._draining:  # also where it was replaced
                 self._channel.send({"draining": True})  # another one may take the place
                 self._drain(frontend.options.drain_s, soft=False)
             if signals.hangups:
@@ -260,12 +259,15 @@ class _Life:
         return True
 
     def _drain(self, seconds: float, soft: bool) -> None:
+        if soft and self._draining:  # it was told to go when a signal had told it to end
+            return
         self._since = time.monotonic()
         self._leaving = True
         self._leave_at = self._since + seconds
         if soft:
             self._frontend.start_retiring()
         else:
+            self._draining = True
             self._frontend.start_drain()
 
     def _drained(self) -> bool:
