@@ -46,7 +46,7 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "docs": {"text/html": _TEXT},
 }  # fmt: skip
 for _name in (
-    "abort", "flush_cache", "clear_hicache", "health", "health_generate", "ready", "live",
+    "abort", "flush_cache", "clear_hicache", "health", "health_generate", "ready", "ping", "live",
     "metrics", "close_session",
 ):  # fmt: skip
     _ANSWERS[_name] = {"text/plain": _TEXT}
