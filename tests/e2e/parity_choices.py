@@ -227,8 +227,28 @@ CHOICES: tuple[Choice, ...] = (
         "the text", "as Python",
         allowed=(
             Allowed(
-                RUST, f"{_TOO_LONG}|oov|empty", r"\[0\]\.error\.message",
+                RUST, f"{_TOO_LONG}|oov", r"\[0\]\.error\.message",
                 lambda o, t: t == "validation failed: " + o,
+            ),
+        ),
+    ),
+    Choice(
+        "empty-prompt", "text where a prompt or the messages are empty",
+        "`prompt cannot be empty`", "`Messages cannot be empty.`, `param` null",
+        "`text cannot be empty`; `messages cannot be empty.`, `param` `messages`",
+        "an error names its field",
+        allowed=(
+            Allowed(
+                RUST, "empty", r"\[0\]\.error\.message",
+                lambda o, t: (o, t)
+                == ("text cannot be empty", "validation failed: prompt cannot be empty"),
+            ),
+            Allowed(
+                PYTHON, "nomsgs", r"\[0\]\.message",
+                lambda o, t: (o, t) == ("messages cannot be empty.", "Messages cannot be empty."),
+            ),
+            Allowed(
+                PYTHON, "nomsgs", r"\[0\]\.param", lambda o, t: (o, t) == ("messages", None)
             ),
         ),
     ),
