@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many in a row."""
+    """The first of so many in a row; SGLang adds up to 20,000 to it for others of its own."""
     while True:
         with ExitStack() as stack:
             port = 0
@@ -57,7 +57,8 @@ def free_ports(count: int) -> int:
                     port = port or sock.getsockname()[1]
             except (OSError, OverflowError):
                 continue
-            return port
+            if port + 20_000 + count < 1 << 16:
+                return port
 
 
 def until(what: Callable[[], object], seconds: float = 60.0) -> None:
