@@ -1,8 +1,8 @@
 """A whole run in two processes: the tests without a server beside those with one. Owner: pytest.
 
 Most tests keep one CPU busy, most others wait for sockets. A second pytest with the same arguments
-runs everything outside `e2e/` and `stress/` and writes its reports into a file; the first one shows
-them as its own, so that counts, failures and the last line are those of the whole.
+runs what is outside `e2e/` and `stress/`, and some of that, and writes its reports into a file; the
+first one shows them as its own, so that counts, failures and the last line are those of the whole.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ import pytest
 #: In the second process: the descriptor that its reports go to.
 REPORTS_FD = "TPC_TEST_REPORTS_FD"
 OWN = ("e2e", "stress")  # of the first process
+#: Of those, what the second one takes, so that both end at about the same time.
+BESIDE = (
+    "test_modes.py", "test_parity.py", "test_sidecar.py", "test_sidecar_ends.py", "test_attach.py",
+)  # fmt: skip
 LEAST = int(os.environ.get("TPC_TEST_PART_LEAST", "200"))  # fewer are not worth a second process
 
 
@@ -44,7 +48,7 @@ def register(config: pytest.Config) -> None:
 
 def is_own(item: pytest.Item) -> bool:
     """Whether the first process runs it."""
-    return any(part in OWN for part in item.path.parts)
+    return any(part in OWN for part in item.path.parts) and item.path.name not in BESIDE
 
 
 class Second:

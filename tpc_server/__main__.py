@@ -56,7 +56,7 @@ def _leave_the_gil(arguments: list[str]) -> None:
     if python is None:
         return
 
-    print(f"tpc-server: this Python has a GIL, going on with {python}", file=sys.stderr)
+    print(f"tpc-server: this Python has a GIL, going on with {python}\n", end="", file=sys.stderr)
     become(python, ["-m", "tpc_server", *arguments])
 
 

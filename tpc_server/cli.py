@@ -311,8 +311,8 @@ def unknown_command(word: str, prog: str = "tpc-server") -> int:
     """Says so; the exit status."""
     close = difflib.get_close_matches(word, COMMANDS, 1)
     guess = f" (did you mean {close[0]}?)" if close else f"; commands are {', '.join(COMMANDS)}"
-    print(f"{prog}: error: unknown command {word}{guess}", file=sys.stderr)
-    print(f"(`{prog} --help` lists flags and commands)", file=sys.stderr)
+    print(f"{prog}: error: unknown command {word}{guess}\n", end="", file=sys.stderr)
+    print(f"(`{prog} --help` lists flags and commands)\n", end="", file=sys.stderr)
     return 2
 
 

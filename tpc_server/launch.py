@@ -44,7 +44,7 @@ def run(given: Any) -> int:
     try:
         return _run(given)
     except Problem as problem:
-        print(f"tpc-server: error: {problem}", file=sys.stderr)
+        print(f"tpc-server: error: {problem}\n", end="", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:  # while loading; its argument is the signal
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
@@ -276,7 +276,7 @@ def _serve(
             status = 1
             break
     if outcome:
-        print(f"tpc-server: error: the engine ended: {outcome[0]!r}", file=sys.stderr)
+        print(f"tpc-server: error: the engine ended: {outcome[0]!r}\n", end="", file=sys.stderr)
     if not status:
         _drain(given, server, signals, operators)
     signals.ending = True
@@ -355,7 +355,7 @@ class _Progress:
             print(f"\r{what:<24} [{bar}] {100 * fraction:3.0f} %", end=end, file=sys.stderr)
         elif what != self._last[0] or fraction >= 1 > self._last[1]:
             done = ": done" if fraction >= 1 else " ..."
-            print(f"{what}{done}", file=sys.stderr)
+            print(f"{what}{done}\n", end="", file=sys.stderr)
         self._last = (what, fraction)
 
 

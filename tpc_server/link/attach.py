@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     try:
         bound = bind(given.host, given.port, None, len(plan.stage_cores("ingress")), 4096)
     except ListenError as error:
-        print(f"tpc-server: error: {error}", file=sys.stderr)
+        print(f"tpc-server: error: {error}\n", end="", file=sys.stderr)
         return 1
     print(f"tpc-server: listening on http://{given.host}:{bound.port}, waiting for a scheduler at"
           f" {given.attach}", flush=True)  # fmt: skip
@@ -121,7 +121,12 @@ def _scheduler(path: str, door: _Door) -> tuple[Channel, dict[str, Any]]:
                 said = text_of(message, "refused")
                 if said and said != refusal:
                     refusal = said
-                    print(f"tpc-server: not attached: {refusal}", file=sys.stderr, flush=True)
+                    print(
+                        f"tpc-server: not attached: {refusal}\n",
+                        end="",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 message["config"] = dict(message["config"])
                 return channel, message
             except (TimeoutError, LinkClosed, KeyError):

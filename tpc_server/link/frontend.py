@@ -50,7 +50,11 @@ def main(argv: list[str]) -> int:
     except (TimeoutError, LinkClosed):
         return 1
     if refused := text_of(message, "refused"):
-        print(f"tpc-server: error: this frontend process is refused: {refused}", file=sys.stderr)
+        print(
+            f"tpc-server: error: this frontend process is refused: {refused}\n",
+            end="",
+            file=sys.stderr,
+        )
         return 1
     fds = channel.take_fds()
     registry_fd = fds.pop() if message.get("registry") else -1
@@ -127,7 +131,7 @@ def serve(
     except Exception as error:
         channel.send({"refused": str(error)})
         if closing is not None:
-            print(f"tpc-server: error: {error}", file=sys.stderr)
+            print(f"tpc-server: error: {error}\n", end="", file=sys.stderr)
         return FAILED
     about, fds = describe(link)
     channel.send({"mesh": about}, fds)

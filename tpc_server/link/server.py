@@ -307,4 +307,4 @@ def _area(args: ServerArgs, cores: int, slots: int) -> MetricsArea:
 
 def _log(message: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    print(f"{stamp} tpc-server: {message}", file=sys.stderr, flush=True)
+    print(f"{stamp} tpc-server: {message}\n", end="", file=sys.stderr, flush=True)
