@@ -8,6 +8,7 @@ takes `slow_row` (`rows.py`).
 from __future__ import annotations
 
 import time
+import traceback
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from ..boundary.batch_header import (
     decode_batch,
 )
 from ..render import native, plan
-from .stream import DELTA, DONE, INCREMENTAL, MODE, SLOW, UNARY, Stream
+from .stream import DELTA, DONE, INCREMENTAL, MODE, SLOW, UNARY, Group, Stream
 from .unary import UnaryRows
 from .writers import Handed
 
@@ -31,10 +32,13 @@ _HEADS: Final = 2048  # chunk heads made ahead, by length of what follows
 _TAILS: Final = 4096  # counters made ahead
 _IDS_BYTES: Final = len(native.IDS_OPEN)
 MALFORMED: Final = "internal error: malformed scheduler output frame"
+UNRENDERED: Final = "internal error: this answer could not be rendered"
 
 
 class StepLoop(UnaryRows):
     """Records of the scheduler's ring, and the plain path of their rows."""
+
+    groups: dict[int, Group]  # by connection key; the stage's
 
     def __init__(self, setup: Any, counters: Counters) -> None:
         super().__init__(setup, counters)
@@ -121,6 +125,23 @@ class StepLoop(UnaryRows):
                 stream.tok_port.send((frame.T_ABORT, rid))
                 self.fail_group(stream.group, 500, MALFORMED, stream)
 
+    def _unrendered(self, stream: Stream | None) -> None:
+        """In an `except`: a row that cannot be rendered ends its own request, and nobody else's.
+
+        Raises it again where there is no answer left to end.
+        """
+        group = stream.group if stream is not None else None
+        if stream is None or group is None or self.groups.get(group.key) is not group:
+            raise
+        if self.now_ns >= self._tell_ns:
+            self._tell_ns = self.now_ns + 1_000_000_000
+            self.setup.log(
+                "error", "an answer could not be rendered", rid=stream.user_rid,
+                stack=traceback.format_exc(),
+            )  # fmt: skip
+        stream.tok_port.send((frame.T_ABORT, stream.wire_rid))
+        self.fail_group(group, 500, UNRENDERED, stream)
+
     # -- the loop --------------------------------------------------------------------
 
     def on_batch(self, batch: Batch, rows: list[Any]) -> None:
@@ -153,10 +174,13 @@ class StepLoop(UnaryRows):
                 row = last - rest.__length_hint__()
                 row_ids = [ids[row]] if one_each else batch.row_ids(row)
                 # Of the unary ones only the usual have pieces (see `unary.py`).
-                if not (mode == unary and fragments) or not self.end_unary(
-                    hot, batch, row, row_ids
-                ):
-                    self.slow_row(stream, batch, row, row_ids)
+                try:
+                    if not (mode == unary and fragments) or not self.end_unary(
+                        hot, batch, row, row_ids
+                    ):
+                        self.slow_row(stream, batch, row, row_ids)
+                except Exception:
+                    self._unrendered(stream)
                 continue
             if mode == unary:
                 unsent += 1
@@ -168,7 +192,10 @@ class StepLoop(UnaryRows):
                 fragment = self._make_fragment(stream, token)
             if not fragment or cached != cached_before:
                 unsent += 1
-                self.slow_row(stream, batch, last - rest.__length_hint__(), [token])
+                try:
+                    self.slow_row(stream, batch, last - rest.__length_hint__(), [token])
+                except Exception:
+                    self._unrendered(stream)
                 continue
             if kept is not None:
                 kept.append(token)
