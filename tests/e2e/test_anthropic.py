@@ -427,3 +427,12 @@ def test_arguments_beyond_reason_are_none(arguments):
     (block,) = anthropic._blocks([("call", 0, "call_1", "f", arguments)])
     assert block["type"] == "tool_use" and block["input"] in ({}, {"x": "\ud800"})
     native.to_json([block])  # what is shown can be written
+
+
+def test_an_effort_of_a_thinking_that_is_off_is_refused(start, model):  # noqa: F811
+    """Where both are one variable of the template the one would silently win over the other."""
+    run = start(model_path=model, reasoning_parser="mistral")
+    off = {"thinking": {"type": "disabled"}}
+    assert ask(run, **off, max_tokens=1).status == 200
+    status, _, told = error_of(ask(run, **off, output_config={"effort": "high"}))
+    assert status == 400 and told.startswith("output_config.effort cannot be given with thinking")

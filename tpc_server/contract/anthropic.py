@@ -208,6 +208,8 @@ def _output_config(config: Any, chat: dict[str, Any]) -> None:
         if effort not in _EFFORTS:
             listed = ", ".join(_EFFORTS)
             raise BadRequest(f"output_config.effort must be one of {listed}, got {effort[:64]!r}")
+        if chat.get("reasoning_effort") == "none":
+            raise BadRequest("output_config.effort cannot be given with thinking.type disabled")
         chat["reasoning_effort"] = "max" if effort == "xhigh" else effort
     if wanted is not None:
         if type(wanted) is not dict:

@@ -15,7 +15,7 @@ from . import native
 OUTPUT: Final = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
 INPUT: Final = ("input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs")
 
-_SLICE: Final = 64  # positions: some milliseconds with a thousand alternatives each
+SLICE: Final = 64  # positions: some milliseconds with a thousand alternatives each
 
 Entry = list[Any]  # [logprob or None, token id, text or None]
 
@@ -40,12 +40,12 @@ class LogprobBuffers:
 
     def add_positions(self, family: str, positions: Sequence[Any]) -> None:
         """Positions of a ragged family: (values, ids) per position, or None without data."""
-        if len(positions) <= _SLICE:
+        if len(positions) <= SLICE:
             self._append(family, self._alternatives(positions))
             return
-        for at in range(0, len(positions), _SLICE):
+        for at in range(0, len(positions), SLICE):
             self._beat()
-            self._append(family, self._alternatives(positions[at : at + _SLICE]))
+            self._append(family, self._alternatives(positions[at : at + SLICE]))
 
     def members(self) -> native.Parts:
         """All families as object members, each after a comma; the runs themselves, no copies."""

@@ -6,13 +6,11 @@ Entries are kept as numbers until they are shown. Standard library only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ..text.offsets import Offsets, characters, prompt_offsets
 from . import native
-from .logprobs import INPUT, OUTPUT
-
-_SLICE: Final = 64  # positions: some milliseconds with a thousand alternatives each
+from .logprobs import INPUT, OUTPUT, SLICE
 
 Position = tuple[list[Any], list[int]] | None
 
@@ -88,10 +86,10 @@ class OpenAILogprobs:
     def _sliced(self, count: int, make: Callable[[int], Any]) -> bytes:
         """An array of what `make` gives; where it is long, the core says that it lives."""
         runs: list[bytes] = []
-        for at in range(0, count, _SLICE):
+        for at in range(0, count, SLICE):
             if at:
                 self._texts.setup.beat()
-            runs.append(native.to_json(list(map(make, range(at, min(at + _SLICE, count)))))[1:-1])
+            runs.append(native.to_json(list(map(make, range(at, min(at + SLICE, count)))))[1:-1])
         return b"[%b]" % b",".join(runs)
 
     def _token(self, value: Any, token: int) -> dict[str, Any]:
