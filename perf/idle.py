@@ -26,8 +26,9 @@ from perf.harness import procfs
 from perf.harness.bench_flags import PEERS
 from perf.harness.board import Board
 from perf.harness.measure import run_client
+from perf.harness.ports import free_port
 from perf.harness.prepare import PrepareError, prepare
-from perf.harness.running import RunningPeer, free_port, peer_command
+from perf.harness.running import RunningPeer, peer_command
 from perf.harness.workloads import Workload, make_layout
 
 WAKEUPS_PER_S = 20.0

@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from perf.harness.board import Board
 from perf.harness.measure import run_client
+from perf.harness.ports import free_port
 from perf.harness.prepare import PrepareError, prepare
-from perf.harness.running import RunningPeer, free_port, peer_command
+from perf.harness.running import RunningPeer, peer_command
 from perf.harness.workloads import Workload, make_layout
 from perf.stream import standard_workloads
 

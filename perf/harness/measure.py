@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.board import Board
+from perf.harness.ports import free_port
 from perf.harness.prepare import Prepared
-from perf.harness.running import HAS_SCHEDULER, ROOT, RunningPeer, free_port, peer_command
+from perf.harness.running import HAS_SCHEDULER, ROOT, RunningPeer, peer_command
 from perf.harness.workloads import Layout, Workload, text_offset
 
 EVENT_TOLERANCE = 0.01

@@ -31,12 +31,6 @@ class PeerFailed(RuntimeError):
     """A peer did not start or ended; the text holds the end of what it printed."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def peer_command(
     peer: str,
     prepared: Prepared,

@@ -23,14 +23,16 @@ COMMON: Final = WIDTH - 1
 LOOP: Final = ("Ġthe", "Ġcat", "Ġand", "Ġdog", ".", "Ċ")
 ANSWER: Final = (":", "<think>", "ĠOkay", "</think>", "Five", "and", "more", "!", "ĊĊ")
 END: Final = "<｜end▁of▁sentence｜>"
-#: Where what follows is forbidden: the first that is not.
-RANKS: Final = ("}", '"', END, "a", "0", ":", ",", "{")
+#: Where what follows is forbidden: the first that is not, what ends a thing before what goes on.
+RANKS: Final = ("}", '"', END, "Ġsuccessfully", "a", ":", ",", "0", "{")
 #: As Qwen's: a conversation without thinking begins its answer behind an empty block of it.
 TEMPLATE: Final = CHAT_TEMPLATE.removesuffix("{% endif %}") + (
     "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
     "{% endif %}"
 )
-SURE: Final = 10.0
+#: Between one rank and the next; at a temperature of 0.5 no other token of 100,000 comes instead.
+STEP: Final = 3.0
+SURE: Final = STEP * (len(RANKS) + 4)
 
 
 def answering(prepared: Prepared) -> Path:
@@ -81,7 +83,7 @@ def _weights(ids: dict[str, int], config: dict[str, Any]) -> dict[str, tuple[lis
     for token, follows in after.items():
         wanted.setdefault(follows, []).append((kinds[token], SURE))
     for k, token in enumerate(RANKS):
-        wanted.setdefault(token, []).append((COMMON, 1.0 - k / len(RANKS)))
+        wanted.setdefault(token, []).append((COMMON, STEP * (len(RANKS) - k)))
     head = bytearray(row.size * rows)
     for token, ones in wanted.items():
         at = ids[token] * row.size

@@ -119,9 +119,6 @@ NOT_RUN: Final = {
 }
 #: These fail with SGLang's Python frontend here, and why.
 FAILS: Final = {
-    "AbortLeakReproKitMixin.test_abort_heavy_chunked_prefill_does_not_leak": (
-        "a faster client: it makes its prompts for longer than Python's frontend keeps a connection"
-    ),
     "AccuracyTwoPassMixin.test_l3_prefetch_full_prefix_hit_after_flush": (
         "a storage behind the scheduler's cache"
     ),
@@ -132,8 +129,6 @@ FAILS: Final = {
     "BasicSchedulerStressMixin.test_concurrent_requests": _ANSWERS,
     "BasicSchedulerStressMixin.test_streaming_response": _ANSWERS,
     "EBNFConstrainedMixin.test_ebnf_generate_complex_json": _SHAPE,
-    "EBNFConstrainedMixin.test_ebnf_generate_custom_log_format": _SHAPE,
-    "RegexConstrainedMixin.test_regex_generate_custom_log_format": _SHAPE,
     "FwdOccupancyMixin.test_fwd_occupancy": "a GPU's timers",
     "MatchedStopMixin.test_finish_stop_eos": "the end-of-text ids of Llama's tokenizer",
     "PrefixCacheBranchingMixin.test_prefix_cache_branching": (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
 import sys
 import time
 from types import SimpleNamespace
@@ -16,6 +15,8 @@ from typing import Any
 
 import requests
 from sglang.srt.disaggregation.common import conn
+
+from perf.harness.ports import free_port
 
 ROOMS = (0, 17, (1 << 63) - 1)
 
@@ -65,9 +66,7 @@ def ask(address: str) -> list[Any]:
 
 def main() -> None:
     """Ask both."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     conn.CommonKVBootstrapServer("127.0.0.1", port)
     theirs = f"127.0.0.1:{port}"
     deadline = time.monotonic() + 30

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
+from perf.harness.ports import free_port
 from tests.gil_env import clean_env
 from tests.http_client import Client
 from tests.sglang.prepare import ROOT, Prepared
@@ -36,29 +35,12 @@ FLAGS: Final = (
 )
 
 
+#: What SGLang counts from its port for itself: a second leader, handshakes, ZMQ with ranks, gRPC.
+BESIDE: Final = (1, 13, *range(233, 243), 10_000)
+
+
 class Ended(Exception):
     """SGLang ended before it was ready; the text is what it said."""
-
-
-def free_port() -> int:
-    """A port that nobody has just now."""
-    return free_ports(1)
-
-
-def free_ports(count: int) -> int:
-    """The first of so many in a row; SGLang adds up to 20,000 to it for others of its own."""
-    while True:
-        with ExitStack() as stack:
-            port = 0
-            try:
-                for k in range(count):
-                    sock = stack.enter_context(socket.socket())
-                    sock.bind(("127.0.0.1", port + k if k else 0))
-                    port = port or sock.getsockname()[1]
-            except (OSError, OverflowError):
-                continue
-            if port + 20_000 + count < 1 << 16:
-                return port
 
 
 def until(what: Callable[[], object], seconds: float = 60.0) -> None:
@@ -116,7 +98,7 @@ class SGLang:
     ) -> None:  # fmt: skip
         self.prepared = prepared
         self.log = log
-        self.port = port or free_port()
+        self.port = port or free_port(*BESIDE)
         self.address = ("127.0.0.1", self.port)
         self.url = f"http://127.0.0.1:{self.port}"
         command = [str(prepared.python), "-m", "sglang.launch_server"]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.http_client import Client, call
-from tests.sglang.serving import SGLang, free_ports, reason_at_end, refused, until
+from tests.sglang.serving import SGLang, reason_at_end, refused, until
 from tests.sglang.test_life import HELLO, IDS, begin_stream, in_use
 
 pytestmark = [pytest.mark.sglang, pytest.mark.network, pytest.mark.timeout(600)]
@@ -102,7 +102,7 @@ def leaders(prepared, tmp_path_factory):
     env = {**variables(), "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
     log = tmp_path_factory.mktemp("dp") / "log"
     flags = (*DP, "--skip-server-warmup")
-    with SGLang(prepared, log, "tpc", flags, env, free_ports(2)) as one:
+    with SGLang(prepared, log, "tpc", flags, env) as one:
         one.wait()
         until(lambda: call(second(one), "GET", "/health").status == 200)
         yield one

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from perf.harness.ports import free_port
 from tests.sglang.prepare import CONFIG
-from tests.sglang.serving import FLAGS, environ, free_port
+from tests.sglang.serving import FLAGS, environ
 
 pytestmark = [pytest.mark.sglang, pytest.mark.network, pytest.mark.timeout(400)]
 REFUSER = Path(__file__).with_name("refuser.py")

@@ -22,7 +22,7 @@ from perf.clients.unary_client import UnaryLoad, answer_complete
 from perf.clients.unary_client import request_body as unary_body
 from perf.floor import BODY_BYTES, UNARY, Floor, frame_of
 from perf.harness.board import Board
-from perf.harness.running import free_port
+from perf.harness.ports import free_port
 from perf.harness.scheduler import SyntheticScheduler
 from perf.harness.workloads import text_offset
 
