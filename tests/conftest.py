@@ -167,9 +167,13 @@ _ALLOWED = pytest.StashKey[Sequence[tuple[str, str]]]()
 
 
 @pytest.fixture
-def hangups() -> Generator[None]:
-    """Programs started here take SIGHUP as from a terminal, also where the run itself ignores it
-    (`nohup`): a handler is not inherited, what is ignored is."""
-    before = signal.signal(signal.SIGHUP, lambda number, frame: None)
+def signals_heard() -> Generator[None]:
+    """Programs started here take SIGHUP and SIGINT as from a terminal, also where the run itself
+    ignores them (`nohup`, `&` in a script): a handler is not inherited, what is ignored is."""
+    both = (signal.SIGHUP, signal.SIGINT)
+    ignored = [number for number in both if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda number, frame: None)
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
