@@ -68,7 +68,7 @@ class SchedulerPort:
         self._wait_lock = threading.Lock()  # `close` must not take the event from under a sleeper
         self._wake = mesh.events[SCHEDULER]
         self._heads: dict[int, Any] = {}  # by number of columns: packs the start of a frame
-        self.make = make_reader()  # a message out of a record
+        self.read = make_reader()
 
     # -- receiving -------------------------------------------------------------------
 
@@ -100,10 +100,9 @@ class SchedulerPort:
             if room <= 0:
                 break
             records = receiver.drain(room)
-            for record in records:
-                out.append(self.make(record))
+            out += self.read(records)
             if held and len(records) < room and not receiver.partial:
-                out += [self.make(record) for record in held]
+                out += self.read(held)
                 held.clear()
         return out
 
@@ -233,27 +232,52 @@ class _TimedWaiter(SpaceWaiter):
         return rung
 
 
-def make_reader() -> Callable[[Record], IngressRequest]:
-    """`request_of` for one thread: requests of the usual kind take a short way."""
+#: Messages out of records, in their order.
+Reader = Callable[[list[Record]], list[IngressRequest]]
+
+
+def make_reader(live: dict[bytes, None] | None = None, shared: list[bytes] | None = None) -> Reader:
+    """`request_of` for one thread; requests of the usual kind take a short way.
+
+    live    is told the wire rids of requests given out, until their abort is: of a health probe
+            that it dropped a scheduler never speaks again
+    shared  is told the aborts for other frontends of the scheduler, which are no messages to it
+    Raises UnicodeDecodeError for a rid that could not be aborted by name.
+    """
     unpack = Struct(wire.USUAL_HEAD).unpack_from
-    usual = wire.USUAL_BYTES
+    usual, int64, request = wire.USUAL_BYTES, wire.INT64, wire.REQUEST
     frombuffer: Any = None
-    int64: Any = None
+    dtype: Any = None
 
-    def read(record: Record) -> IngressRequest:
-        nonlocal frombuffer, int64
-        payload = record[2]
-        if len(payload) > usual:
-            length, count, name_size, item, size, name = unpack(payload)
-            if count == 1 and name == b"input_ids" and name_size == 9 and item == wire.INT64:
-                if frombuffer is None:
-                    import numpy
+    def read(records: list[Record]) -> list[IngressRequest]:
+        nonlocal frombuffer, dtype
+        if frombuffer is None and records:
+            import numpy
 
-                    frombuffer, int64 = numpy.frombuffer, numpy.dtype("int64")
-                at = usual + length
-                ids = frombuffer(payload, int64, size >> 3, at + (-at & 7))
-                return IngressRequest(payload[usual:at], [("input_ids", ids)])
-        return request_of(record)
+            frombuffer, dtype = numpy.frombuffer, numpy.dtype("int64")
+        out = []
+        for record in records:
+            kind, rid, payload = record
+            if kind == request:
+                if live is not None:
+                    if not rid.isascii():
+                        rid.decode()
+                    live[rid] = None
+                if len(payload) > usual:
+                    length, count, name_size, item, size, name = unpack(payload)
+                    if count == 1 and name == b"input_ids" and name_size == 9 and item == int64:
+                        at = usual + length
+                        ids = frombuffer(payload, dtype, size >> 3, at + (-at & 7))
+                        out.append(IngressRequest(payload[usual:at], [("input_ids", ids)]))
+                        continue
+            elif live is not None:
+                if kind == wire.ABORT:
+                    live.pop(rid, None)
+                elif shared is not None and kind == wire.SHARED_ABORT:
+                    shared.append(payload)
+                    continue
+            out.append(request_of(record))
+        return out
 
     return read
 

@@ -265,6 +265,13 @@ class Seat:
                 self._unstarted(error)
 
     @property
+    def calm(self) -> bool:
+        """Whether `tend` has nothing to do until a process says something, or is gone."""
+        link = self.link
+        under_way = self._starting or self._retired or self._dying or self.reloading
+        return link is not None and link.accepting and not (under_way or self.stopping)
+
+    @property
     def busy(self) -> str:
         """Why no other process may start now; "" when one may."""
         if self.stopping:

@@ -116,6 +116,11 @@ class Guests:
                 why = f" ({link.failure})" if link.failure else ""
                 self._log(f"an attached frontend has left{why}; its requests are aborted")
 
+    @property
+    def calm(self) -> bool:
+        """Whether `tend` has nothing to do until somebody comes, or is gone."""
+        return not self._coming and all([link.accepting for link in self.links])
+
     def _hear(self, comer: _Comer) -> None:
         """What a comer says, or that it says nothing."""
         try:

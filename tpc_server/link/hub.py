@@ -30,14 +30,17 @@ class Extra(Protocol):
 class Hub:
     """Receives from every link, pushes to every link, buries the dead ones."""
 
-    def __init__(self, tend: Callable[[], None]) -> None:
-        """`tend` looks after processes: called a few times a second, and when one has ended."""
+    def __init__(self, tend: Callable[[], object]) -> None:
+        """`tend` looks after processes: called a few times a second, and when one has ended. True:
+        nothing is under way, it has nothing to do until somebody says something."""
         self.links: tuple[Link, ...] = ()
         self.extra: list[Extra] = []
         self.coming: tuple[Channel, ...] = ()  # of who has not said yet where its rings are
         self.closed = False
         self._tend = tend
         self._tended_ns = 0
+        self._calm: select.poll | None = None  # of all who may say something, while all is calm
+        self._put_off = False  # messages came first the last time
         self._first = 0
         self._waiting: list[IngressRequest] = []  # aborts of what a dead link had
         self.lock = threading.RLock()  # links come and go, and processes are tended, only under it
@@ -49,16 +52,19 @@ class Hub:
     def add(self, link: Link) -> None:
         """A new link: pushes reach it from now on."""
         with self.lock:
+            self._calm = None
             self.links = (*self.links, link)
 
     def expect(self, channel: Channel) -> None:
         """Somebody comes: what is said there is seen to at once."""
         with self.lock:
+            self._calm = None
             self.coming = (*self.coming, channel)
 
     def forget(self, channel: Channel) -> None:
         """That one has come, or does not any more."""
         with self.lock:
+            self._calm = None
             self.coming = tuple([other for other in self.coming if other is not channel])
 
     def bury(self, link: Link) -> None:
@@ -66,6 +72,7 @@ class Hub:
         with self.lock:
             if link not in self.links:
                 return
+            self._calm = None
             self.links = tuple([other for other in self.links if other is not link])
             link.gone = True
             try:
@@ -80,22 +87,59 @@ class Hub:
             return
         self._tended_ns = clock
         with self.lock:
-            if self.closed:
+            if self.closed or (not now and self._all_calm(clock)):
                 return
+            self._calm = None
             for link in self.links:
+                link.stirred = False
                 link.look(clock)
                 link.tell()
-            self._tend()
+            if self._tend():
+                self._calm = self._listening()
+
+    def stir(self) -> None:
+        """Something is under way from now on: the next look is a whole one."""
+        self._calm = None
+
+    def _all_calm(self, clock: int) -> bool:
+        """The short look: nobody said anything, and all turn."""
+        calm = self._calm
+        if calm is None or calm.poll(0):
+            return False
+        for link in self.links:
+            link.beat(clock)
+            if link.gone or link.stirred:
+                return False
+        return True
+
+    def _listening(self) -> select.poll | None:
+        """A poll of all who may say something; None where one has still to be seen to."""
+        fds = [one.fileno() for one in self.extra]
+        for channel in (*self.coming, *[link.channel for link in self.links]):
+            fds += channel.filenos() or [-1]
+            if channel.unsent:
+                return None
+        if -1 in fds:
+            return None
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        return poll
 
     # -- the scheduler's calls -----------------------------------------------------------
 
     def recv(self, most: int) -> list[IngressRequest]:
         """Messages of all frontends; never blocks."""
         self._receiver = get_ident()
-        self.tend()
         links = self.links
-        if not self._waiting and len(links) == 1 and links[0].idle():
-            return []
+        if len(links) == 1 and not self._waiting and not self._put_off and not links[0].idle():
+            self._put_off = True  # who has messages lives: the look at it is for the next call
+        else:
+            self._put_off = False
+            self.tend()
+            links = self.links
+            if not self._waiting and len(links) == 1 and links[0].idle():
+                return []
         out, self._waiting = self._waiting, []
         if len(links) == 1:
             out += links[0].recv(most)
@@ -174,6 +218,7 @@ class Hub:
             one = extra.get(fd)
             if one is not None:
                 with self.lock:
+                    self._calm = None
                     one.serve()
         return found
 

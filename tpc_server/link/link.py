@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..boundary import codec, messages, wire
-from ..boundary.port import IngressRequest, SchedulerPort
+from ..boundary.port import IngressRequest, Reader, SchedulerPort, make_reader
 from ..mailbox import Sender, offer
 from ..mesh import DATA, SCHEDULER, STOPPED
 from ..ring import Record
@@ -25,7 +25,6 @@ from .attached import AttachedMesh
 from .awake import Awake
 from .messages import Channel, LinkClosed, text_of
 
-_SHARED: Final = IngressRequest(b"", [])  # a record that is not for the scheduler
 _FINISH_MARK: Final = b"\xa4type"  # the key of every finish reason, in msgpack
 _MARK_BYTE: Final = _FINISH_MARK[:1]  # looking for one byte costs a fraction
 _HEARD_MOST: Final = 64  # messages at once
@@ -50,12 +49,14 @@ class Link(SchedulerPort):
         self.failure = ""
         self.reload_asked = False
         self.gone = False
+        self.stirred = True  # something of it has still to be seen to
         self.since = time.monotonic()
         self.words = self._words
         self.process: Any = None  # the child, where it is ours
         self.slot = 0  # of the metrics it counts in
         self._stall_ns = int(stall_s * 1e9)
         self._live: dict[bytes, None] = {}  # wire rids of requests that were given out
+        self.shared: list[bytes] = []  # aborts for the other links, not told yet
         # Headers that name requests that ended, not read yet.
         self._ended: deque[bytes] = deque()
         self._looked_ns = time.monotonic_ns()
@@ -74,43 +75,20 @@ class Link(SchedulerPort):
         lanes = [mesh.ring((SCHEDULER, core, DATA)) for core in mesh.plan.stage_cores("detok")]
         self._places = [(at >> 3, (at + LINE_BYTES) >> 3) for at, _, _ in lanes]
         self._moved = [(0, 0)] * len(lanes)
-        self.make = self._beginning(self._remembering())
-        self.shared: list[bytes] = []  # aborts for the other links, not told yet
+        self.read = self._beginning(make_reader(self._live, self.shared))
         # Theirs that there was no room for yet, and the rings that lack them.
         self._untold: deque[tuple[Sequence[Sender], bytes]] = deque(maxlen=_UNTOLD_MOST)
 
     # -- requests ----------------------------------------------------------------------
 
-    def _remembering(self) -> Callable[[Record], IngressRequest]:
-        """A record as a message; a request is remembered until it ends, or was told to: of a
-        health probe that it dropped a scheduler never speaks again."""
-        live, read, request = self._live, self.make, wire.REQUEST
-
-        def remember(record: Record) -> IngressRequest:
-            kind = record[0]
-            if kind == request:
-                rid = record[1]
-                if not rid.isascii():
-                    rid.decode()  # raises: it could not be aborted by name
-                live[rid] = None
-            elif kind == wire.ABORT:
-                live.pop(record[1], None)
-            elif kind == wire.SHARED_ABORT:
-                self.shared.append(record[2])
-                return _SHARED
-            return read(record)
-
-        return remember
-
-    def _beginning(
-        self, then: Callable[[Record], IngressRequest]
-    ) -> Callable[[Record], IngressRequest]:
+    def _beginning(self, then: Reader) -> Reader:
         """The first record of all: from now on what is pushed may be for this process."""
 
-        def first(record: Record) -> IngressRequest:
-            self._frames = self._readers
-            self.make = then
-            return then(record)
+        def first(records: list[Record]) -> list[IngressRequest]:
+            if records:
+                self._frames = self._readers
+                self.read = then
+            return then(records)
 
         return first
 
@@ -157,7 +135,10 @@ class Link(SchedulerPort):
         untold = self._untold
         if payload:
             untold.append((self._readers, payload))
-        if not untold or self.gone or not self._push_lock.acquire(blocking=False):
+        if not untold or self.gone:
+            return
+        self.stirred = True
+        if not self._push_lock.acquire(blocking=False):
             return
         try:
             while untold:
@@ -184,12 +165,11 @@ class Link(SchedulerPort):
         if self.gone:
             return []
         try:
-            found = super().recv(max_requests)
+            return super().recv(max_requests)
         except Exception as error:
             self.failure = f"its ring cannot be read: {error!r}"
             self.gone = True
             return []
-        return [one for one in found if one is not _SHARED] if self.shared else found
 
     def note(self, kind: int, key: bytes, parts: Sequence[Any]) -> None:
         """Something is pushed: whose end it says is read when there is time for it."""
@@ -242,10 +222,14 @@ class Link(SchedulerPort):
 
     def look(self, now_ns: int) -> None:
         """Whether the process is still there, and turns; sets `gone` when not."""
-        self._looked_ns = now_ns
-        awake_ns = self._awake.look(now_ns)
         if self._poll.poll(0) or self.channel.unsent:
             self.hear()
+        self.beat(now_ns)
+
+    def beat(self, now_ns: int) -> None:
+        """Whether it turns and reads; the part of `look` that is due where nothing was said."""
+        self._looked_ns = now_ns
+        awake_ns = self._awake.look(now_ns)
         if not self.accepting:
             if awake_ns > START_S * 1e9:
                 self._give_up(f"it did not take connections in {START_S:.0f} s")
@@ -293,6 +277,7 @@ class Link(SchedulerPort):
                 self.gone = True
             for fd in self.channel.take_fds():  # none should come any more
                 os.close(fd)
+        self.stirred = True
 
     def destroy(self) -> None:
         """Let go of everything, once no thread uses it."""

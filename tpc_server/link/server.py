@@ -249,6 +249,7 @@ class SidecarServer:
             if self._closed:
                 return
             self.draining = True
+            self.hub.stir()
             for seat in self.seats:
                 seat.finish(seconds)
             if self.guests is not None:
@@ -281,13 +282,19 @@ class SidecarServer:
         if self._registry_fd >= 0:
             os.close(self._registry_fd)
 
-    def _tend(self) -> None:
+    def _tend(self) -> bool:
+        """As `Hub` wants it."""
         for seat in self.seats:
             seat.tend()
-        if self.guests is not None:
-            self.guests.tend()
-        if self._control is not None:
-            self._control.serve()
+        calm = all([seat.calm for seat in self.seats])
+        guests, control = self.guests, self._control
+        if guests is not None:
+            guests.tend()
+            calm = calm and guests.calm
+        if control is not None:
+            control.serve()
+            calm = calm and not control.hurried
+        return calm
 
     def __enter__(self) -> SidecarServer:
         return self
