@@ -8,7 +8,7 @@ from tpc_server.affinity.plan import CorePlan, PlanSettings, parse_cores, plan
 from tpc_server.affinity.topology import read
 from tpc_server.boundary import wire
 from tpc_server.boundary.port import SchedulerPort
-from tpc_server.mesh import SCHEDULER, Ends, Mesh
+from tpc_server.mesh import ABORTS, DATA, SCHEDULER, Ends, Mesh
 
 
 def plan_of(*words: str) -> CorePlan:
@@ -36,4 +36,30 @@ def test_no_tokenize_core_starves_however_busy_the_others_are(mesh):
     assert sorted(request.header for some in taken for request in some) == [
         b"0", b"0", b"1", b"1", b"2", b"2",
     ]  # fmt: skip
+    port.close()
+
+
+@pytest.mark.parametrize("room", range(1, 9))
+def test_an_abort_never_overtakes_its_request(mesh, room):
+    """Not either where pieces of a large request use up what is asked for at once."""
+    (core, *_) = mesh.plan.stage_cores("tokenize")
+    ends = Ends(mesh)
+    requests, aborts = ends.sender(core, SCHEDULER), ends.sender(core, SCHEDULER, ABORTS)
+    port = SchedulerPort(mesh)
+    large = bytes(mesh.ring((core, SCHEDULER, DATA))[1] * 5 // 8)  # in three pieces
+    sent = [(b"large", large), *[(b"%d" % k, b"small") for k in range(4)]]
+    unsent = list(sent)
+    got: list[bytes] = []
+    aborted = False
+    while len(got) <= len(sent):
+        while unsent and requests.post(
+            wire.REQUEST, unsent[0][0], wire.request_parts(unsent[0][1], [])
+        ):
+            unsent.pop(0)
+        requests.flush()
+        if not unsent and not requests.backlog and not aborted:  # as its stage does it
+            aborts.post_urgent(wire.ABORT, b"3", wire.request_parts(b"abort", []))
+            aborted = True
+        got += [one.header for one in port.recv(room)]
+    assert got == [*[header for _, header in sent], b"abort"]
     port.close()

@@ -101,7 +101,8 @@ class SchedulerPort:
                 break
             records = receiver.drain(room)
             out += self.read(records)
-            if held and len(records) < room and not receiver.partial:
+            # Not by their number: pieces of a large one count too, and are fewer records.
+            if held and not receiver.pure_poll() and not receiver.partial:
                 out += self.read(held)
                 held.clear()
         return out
