@@ -155,11 +155,15 @@ class UnixPath:
             self.sock.close()
             raise
 
-    def close(self) -> None:
-        """Stop listening. Idempotent."""
+    def remove(self) -> None:
+        """The path goes; nobody comes any more. Idempotent, any thread."""
         with contextlib.suppress(OSError), _folder_of(self._path):
             if _identity(self._path) == self._identity:
                 os.unlink(self._path)
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        self.remove()
         self._identity = ()
         self.sock.close()  # a core that drained has done so already
 

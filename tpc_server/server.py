@@ -118,6 +118,10 @@ class Server(Frontend):
 
     # -- ends ------------------------------------------------------------------------
 
+    def leave(self) -> None:
+        """After a drain: this process ends now, without a `shutdown`; no path of ours is left."""
+        self._bound.close()
+
     def drain(self, seconds: float) -> None:
         """Stop accepting, let requests finish within the limit; returns when they have, or it is
         over. From any thread but the scheduler's, which goes on; `shutdown` is to follow."""

@@ -220,7 +220,7 @@ def test_reload_loses_no_request(sidecar):
     assert not failures and answered[0] > 100
 
 
-def test_reload_lets_streams_finish(sidecar):
+def test_reload_lets_streams_finish(sidecar, capfd):
     run = sidecar(manual=True)
     with Client(run.address) as client:
         stream(run, client, "long", tokens=6)
@@ -228,10 +228,18 @@ def test_reload_lets_streams_finish(sidecar):
         os.kill(old, signal.SIGHUP)  # the child itself asks for it
         until(lambda: len(run.server.processes()) == 2)
         until(lambda: not run.server.seats[0].reloading)
+        (_, new) = run.server.processes()
+        assert run.server._command("status")["processes"] == [
+            {"pid": old, "state": "leaving"}, {"pid": new, "state": "serving"},
+        ]  # fmt: skip
         run.scheduler.step(10)
         assert b"".join(iter(client.chunk, b"")).endswith(b"data: [DONE]\n\n")
         client.close()
     until(lambda: run.server.processes() and old not in run.server.processes())
+    until(lambda: not run.server.seats[0]._dying)
+    said = capfd.readouterr().err
+    assert f"process {new} takes the connections, process {old} finishes its requests" in said
+    assert said.count("that was replaced has ended (exit status 0)") == 1
     run.scheduler.manual = False
     run.scheduler.step()
     assert run.ask().status == 200

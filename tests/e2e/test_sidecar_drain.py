@@ -36,7 +36,7 @@ def test_a_stream_goes_on_and_the_port_closes(model_folder, kind):
             scheduler.step()
             assert client.head()[0] == 200
             client.chunk()
-            while not (said := state_of(server, []))["inflight"]:  # published a little late
+            while not (said := state_of(server, {}))["inflight"]:  # published a little late
                 pass
             assert said["draining"] is False
             drained.start()
@@ -46,8 +46,9 @@ def test_a_stream_goes_on_and_the_port_closes(model_folder, kind):
                 except ConnectionError:
                     break
             assert drained.is_alive()
-            assert state_of(server, [1]) == {
+            assert state_of(server, {1: "leaving"}) == {
                 "mode": server.mode, "ready": False, "draining": True, "inflight": 1, "pids": [1],
+                "processes": [{"pid": 1, "state": "leaving"}],
             }  # fmt: skip
             scheduler.manual = False
             scheduler.step()

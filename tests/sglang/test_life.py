@@ -14,6 +14,7 @@ import pytest
 from tests.http_client import Client, call
 from tests.sglang import programs
 from tests.sglang.serving import reason_at_end, refused, until
+from tpc_server.link import control
 
 pytestmark = [pytest.mark.sglang, pytest.mark.network, pytest.mark.timeout(400)]
 
@@ -245,8 +246,11 @@ def test_zz_sigterm_drains_first(sglang):
     with Client(sglang.address, timeout=60) as client:
         begin_stream(sglang, client, "last", tokens=200)
         tree = sglang.tree()
+        path = control.folder() / f"{sglang.port}.sock"
+        assert path.is_socket()
         sglang.process.send_signal(signal.SIGTERM)
         until(lambda: refused(sglang.address))
         assert reason_at_end(client) == {"type": "length", "length": 200}
     assert sglang.process.wait(60) == -signal.SIGTERM
+    assert not path.exists()
     until(lambda: not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])

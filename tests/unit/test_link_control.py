@@ -57,6 +57,17 @@ def test_it_is_hung_up_on_in_the_end(
         assert not opened.hurried and silent.recv(100) == b""
 
 
+def test_a_process_that_ends_leaves_no_path(opened: control.ControlSocket) -> None:
+    """Not even where nothing is closed: another thread may be waiting there."""
+    with _silent(opened) as there:
+        opened.remove()
+        assert not opened.path.exists()
+        there.sendall(b"status\n")
+        opened.serve()
+        assert there.recv(100) == b'{"ok": true, "word": "status"}\n'
+    opened.remove()
+
+
 def test_closing_hangs_up(opened: control.ControlSocket) -> None:
     with _silent(opened) as silent:
         opened.serve()

@@ -284,6 +284,9 @@ class Server:
         time.sleep(self.takes)
         os.write(1, f"drained {self.takes}\\n".encode())
 
+    def leave(self):
+        os.write(1, b"no path is left\\n")
+
 def with_parent():
     # As SGLang's schedulers: they die with the process that started them.
     ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
@@ -365,7 +368,7 @@ def runs(pid: int) -> bool:
 def test_sigterm_drains_first_then_goes_on(folder):
     status, lines = ended(folder, "main((leader, 0.2))\n", lambda pid, _: os.kill(pid, TERM))
     assert status == -TERM
-    assert lines == ["draining 7.5", "drained 0.2"]
+    assert lines == ["draining 7.5", "drained 0.2", "no path is left"]
 
 
 @pytest.mark.parametrize("group", [False, True], ids=["main", "group"])
@@ -379,7 +382,8 @@ def test_no_scheduler_ends_while_another_drains(folder, group):
 
     status, lines = ended(folder, code, signals)
     assert status == -TERM
-    assert lines == ["draining 7.5", "draining 7.5", "drained 0.2", "drained 3.0"]
+    done = ["drained 0.2", "no path is left", "drained 3.0", "no path is left"]
+    assert lines == ["draining 7.5", "draining 7.5", *done]
 
 
 @pytest.mark.parametrize("who", [0, 1], ids=["leader", "follower"])

@@ -15,6 +15,7 @@ from typing import Any, Final
 from ..metrics.area import MetricsArea
 from . import protocol
 from .awake import Awake
+from .control import LEAVING, SERVING, STARTING
 from .hub import Hub
 from .link import START_S, Link, attached
 from .messages import Channel, LinkClosed, text_of
@@ -32,6 +33,10 @@ _LEAVES: Final = (
     " takes its place"
 )
 _HAS_LEFT: Final = "a frontend process that a signal told to end has ended ({})"
+_TAKES_OVER: Final = (
+    "reload: frontend process {} takes the connections, process {} finishes its requests"
+)
+_FINISHED: Final = "reload: the frontend process that was replaced has ended ({})"
 _ENDING: Final = "the server is ending"
 _NOT_STARTED: Final = "a frontend process did not start: {}"
 _NOT_REPLACED: Final = "no reload: the new frontend process is gone ({}), the old one stays"
@@ -247,11 +252,13 @@ class Seat:
         if link is not None and link.ready:
             self._warm = True
         if link is not None and link.accepting and self._starting is None:
-            self.reloading = False
             for old in self._retired:
                 if not old.retired:
                     old.retired = True
                     old.channel.post({"retire": self._config["options"]["retire_s"]})
+                    if self.reloading:
+                        self._log(_TAKES_OVER.format(link.process.pid, old.process.pid))
+            self.reloading = False
         if link is not None and link.reload_asked:
             link.reload_asked = False
             if not self.reload():
@@ -317,7 +324,8 @@ class Seat:
         patience_s = 0.0 if link.failure else _KILL_S
         if link in self._retired:
             self._retired.remove(link)
-            line = _HAS_LEFT if link.leaving and not self.stopping else ""
+            line = _HAS_LEFT if link.leaving else _FINISHED
+            line = "" if self.stopping else line
             self._dying.append(Ending(link.process, line, patience_s))
             return
         # One that was to be replaced, and was not told so yet, stays.
@@ -345,13 +353,22 @@ class Seat:
         """Never waits: a process takes its time to die, and this is a scheduler's."""
         self._dying = [one for one in self._dying if not one.over(self._log)]
 
+    def states(self) -> dict[int, str]:
+        """What each process does that runs, by its pid, the newest last. Any thread."""
+        starting = self._starting  # before the links: one that has started is in one of the two
+        found = {}
+        for link in (*self._retired, self.link):
+            if link is not None:
+                leaves = link.retired or self.stopping
+                state = LEAVING if leaves else SERVING if link.accepting else STARTING
+                found[link.process.pid] = state
+        if starting is not None:
+            found.setdefault(starting.process.pid, STARTING)
+        return found
+
     def processes(self) -> list[int]:
         """Pids of the processes that run, the newest last. Any thread."""
-        starting = self._starting  # before the links: one that has started is in one of the two
-        found = [link.process.pid for link in (*self._retired, self.link) if link is not None]
-        if starting is not None and starting.process.pid not in found:
-            found.append(starting.process.pid)
-        return found
+        return list(self.states())
 
     # -- ends --------------------------------------------------------------------------
 

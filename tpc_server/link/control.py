@@ -23,6 +23,10 @@ from .listening import Listener
 _MOST: Final = 4096
 _PATIENCE_S: Final = 0.5
 _SOON_MS: Final = 20
+# What a frontend process does: takes connections, does not yet, finishes what it has.
+SERVING: Final = "serving"
+STARTING: Final = "starting"
+LEAVING: Final = "leaving"
 RELOADING: Final = "reloading"  # the word that asks what became of a reload
 _RELOAD_S: Final = 300.0  # two minutes for its first words, two until it takes connections
 _SAY_S: Final = 2.0
@@ -98,6 +102,10 @@ class ControlSocket:
         """Whether somebody is there who has said nothing yet: `serve` again soon."""
         return bool(self._peers)
 
+    def remove(self) -> None:
+        """The path goes, before the process ends without a `close`. Any thread."""
+        self._listener.remove()
+
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
@@ -143,7 +151,8 @@ class Operators:
             self._socket = None
 
     def _answer(self, word: str) -> dict[str, Any]:
-        about = state_of(self._server, [os.getpid()])
+        state = LEAVING if self._server.draining else SERVING
+        about = state_of(self._server, {os.getpid(): state})
         if word == "status":
             return {"ok": True, **about}
         if word == "reload":
@@ -152,12 +161,13 @@ class Operators:
         return {"ok": False, "error": f"unknown command {word[:64]!r}"}
 
 
-def state_of(server: Any, pids: list[int]) -> dict[str, Any]:
-    """What `status` says of a server, in whichever mode it is."""
+def state_of(server: Any, processes: dict[int, str]) -> dict[str, Any]:
+    """What `status` says of a server, in whichever mode it is. `processes`: pid -> what it does."""
     draining = server.draining
     return {
         "mode": server.mode, "ready": server.ready and not draining, "draining": draining,
-        "inflight": server.inflight(), "pids": pids,
+        "inflight": server.inflight(), "pids": list(processes),
+        "processes": [{"pid": pid, "state": state} for pid, state in processes.items()],
     }  # fmt: skip
 
 

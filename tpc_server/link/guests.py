@@ -171,6 +171,10 @@ class Guests:
         for link in self.links:
             link.channel.post({"drain": seconds})
 
+    def remove(self) -> None:
+        """The path goes, before the process ends without a `close`. Any thread."""
+        self._listener.remove()
+
     def close(self) -> None:
         """Hang up: they end their streams and wait for the next scheduler."""
         for link in self.links:

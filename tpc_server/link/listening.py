@@ -56,6 +56,10 @@ class Listener:
             self._rest_until = 0.0
             yield peer
 
+    def remove(self) -> None:
+        """The path goes, before the process ends without a `close`. Any thread."""
+        self._place.remove()
+
     def close(self) -> None:
         """Stop listening; the path goes too."""
         self._place.close()

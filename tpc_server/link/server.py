@@ -162,7 +162,8 @@ class SidecarServer:
             answer = {"ok": not why, "running": running, "pids": self.processes()}
             return answer | {"error": why} if why else answer
         if word == "status":
-            return {"ok": True, **state_of(self, self.processes())}
+            states = {pid: state for seat in self.seats for pid, state in seat.states().items()}
+            return {"ok": True, **state_of(self, states)}
         return {"ok": False, "error": f"unknown command {word[:64]!r}"}
 
     # -- scheduler -------------------------------------------------------------------
@@ -260,6 +261,12 @@ class SidecarServer:
             if not self.processes() and (self.guests is None or not self.guests.links):
                 return
             time.sleep(0.02)
+
+    def leave(self) -> None:
+        """This process ends now, without a `shutdown`: no path of ours is left. Any thread."""
+        for one in (self._control, self.guests):
+            if one is not None:
+                one.remove()
 
     def shutdown(self) -> None:
         """End what is left with an error, end the processes, close everything. Idempotent."""

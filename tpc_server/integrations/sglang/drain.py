@@ -101,6 +101,7 @@ def stand_by(server: Any, seconds: float) -> None:
     def drain() -> None:
         try:
             server.drain(seconds)
+            server.leave()
         finally:
             _note(f"-{os.getpid()}")
 
