@@ -12,6 +12,7 @@ from tests.unit.test_link import Pair
 from tpc_server.boundary import wire
 from tpc_server.link import hub as hub_module
 from tpc_server.link.hub import Hub
+from tpc_server.link.messages import Channel
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -93,7 +94,7 @@ def test_what_happens_ends_the_calm(made, how):
         link.gone = True
     elif how == "comes":
         ours, theirs = socket.socketpair()
-        made.hub.expect(hub_module.Channel(ours))
+        made.hub.expect(Channel(ours))
         theirs.close()
     else:
         made.calm = False
@@ -173,3 +174,21 @@ def test_messages_come_before_the_look_once(made):
         # However many come: every other call looks.
         assert made.tended == number % 2
     assert made.looked() == 1
+
+
+def test_aborts_for_other_frontends_reach_them_every_time():
+    one, other = Pair(), Pair()
+    hub = Hub(lambda: None)
+    for pair in (one, other):
+        hub.add(pair.link)
+        pair.begin()
+    for name in (b"a", b"b", b"c"):
+        assert one.requests.post(wire.SHARED_ABORT, b"", (name,))
+        assert hub.recv(64) == []
+        told = [bytes(text) for kind, _, text in other.frames[0].drain(64)
+                if kind == wire.FOREIGN_ABORT]  # fmt: skip
+        assert told == [name] and not one.frames[0].drain(64)
+    for pair in (one, other):
+        hub.bury(pair.link)
+        pair.far.close()
+        pair.mesh.close()

@@ -158,7 +158,8 @@ class Hub:
 
     def _share(self, source: Link) -> None:
         """A client's aborts may mean requests of other frontends, or of one that is leaving."""
-        told, source.shared = source.shared, []
+        told = source.shared[:]
+        source.shared.clear()  # the list stays: what reads the ring puts them there
         for link in self.links:
             if link is not source:
                 for payload in told:
