@@ -1,32 +1,42 @@
-"""A whole run in two processes: the tests without a server beside those with one. Owner: pytest.
+"""A whole run in several processes, which share its modules out among them. Owner: pytest.
 
-Most tests keep one CPU busy, most others wait for sockets. A second pytest with the same arguments
-runs what is outside `e2e/` and `stress/`, and some of that, and writes its reports into a file; the
-first one shows them as its own, so that counts, failures and the last line are those of the whole.
+Most tests keep one CPU busy, most others wait for sockets. Further pytests with the same arguments
+run beside the first one: each takes the next module that nobody has taken yet, those that last
+longest first, and the others write their reports into files; the first one shows them as its own,
+so that counts, failures and the last line are those of the whole.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-#: In the second process: the descriptor that its reports go to.
-REPORTS_FD = "TPC_TEST_REPORTS_FD"
-OWN = ("e2e", "stress")  # of the first process
-#: Of those, what the second one takes, so that both end at about the same time.
-BESIDE = (
-    "test_modes.py", "test_parity.py", "test_sidecar.py", "test_sidecar_ends.py", "test_attach.py",
+#: In a process beside: the descriptor that its reports go to, and where modules are taken.
+REPORTS_FD: Final = "TPC_TEST_REPORTS_FD"
+TAKEN: Final = "TPC_TEST_TAKEN"
+BESIDE: Final = 2
+#: Folders whose tests share what is dear to start: one process runs all of them.
+WHOLE: Final = ("sglang",)
+#: What lasts longest comes first, so that all end at about the same time.
+LONGEST: Final = (
+    "stress/test_server_stress.py", "e2e/test_modes.py", "e2e/test_sidecar.py",
+    "e2e/test_program.py", "stress/test_sidecar_stress.py", "e2e/test_completions.py",
+    "e2e/test_http.py", "e2e/test_chat.py", "e2e/test_known_bugs_life.py",
+    "e2e/test_anthropic.py", "e2e/test_sidecar_ends.py", "e2e/test_control_routes.py",
+    "fuzz/test_answers.py", "e2e/test_small_routes.py", "e2e/test_access.py",
+    "e2e/test_structure.py",
 )  # fmt: skip
-LEAST = int(os.environ.get("TPC_TEST_PART_LEAST", "200"))  # fewer are not worth a second process
+LEAST = int(os.environ.get("TPC_TEST_PART_LEAST", "200"))  # fewer are not worth more processes
 
 
 def register(config: pytest.Config) -> None:
@@ -34,7 +44,7 @@ def register(config: pytest.Config) -> None:
     fd = os.environ.get(REPORTS_FD)
     option = config.option
     if fd is not None:
-        config.pluginmanager.register(Second(config, int(fd)))
+        config.pluginmanager.register(Beside(config, int(fd), Path(os.environ.pop(TAKEN))))
     elif not (
         option.one_process
         or option.collectonly
@@ -46,23 +56,60 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(First(config))
 
 
-def is_own(item: pytest.Item) -> bool:
-    """Whether the first process runs it."""
-    return any(part in OWN for part in item.path.parts) and item.path.name not in BESIDE
+def units(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """Tests by what is taken as one, in the order of taking."""
+    found: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        module = item.nodeid.partition("::")[0]
+        whole = [part for part in Path(module).parts if part in WHOLE]
+        found.setdefault(whole[0] if whole else module, []).append(item)
+    order = {name: place for place, name in enumerate((*WHOLE, *LONGEST))}
+
+    def place(unit: tuple[str, list[pytest.Item]]) -> int:
+        return order.get("/".join(Path(unit[0]).parts[-2:]), len(order))
+
+    return dict(sorted(found.items(), key=place))
 
 
-class Second:
-    """The process beside: its part of the items, its reports into the file."""
+def taken(items: list[pytest.Item], folder: Path) -> Iterator[pytest.Item]:
+    """Tests of one unit after the other, as far as no other process has taken them."""
+    for number, unit in enumerate(units(items).values()):
+        try:
+            os.close(os.open(folder / str(number), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            continue
+        yield from unit
 
-    def __init__(self, config: pytest.Config, fd: int) -> None:
+
+def run(session: pytest.Session, folder: Path) -> None:
+    """As pytest runs all tests of a session, those that this process takes."""
+    tests = taken(session.items, folder)
+    item = next(tests, None)
+    while item is not None:
+        following = next(tests, None)  # known before the end of this one: fixtures stay for it
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+
+
+class Beside:
+    """A process beside: what it takes, its reports into the file."""
+
+    def __init__(self, config: pytest.Config, fd: int, folder: Path) -> None:
         os.set_inheritable(fd, False)
         del os.environ[REPORTS_FD]  # not for what the tests start
         self._config = config
         self._file = os.fdopen(fd, "w", encoding="utf-8")
+        self._folder = folder
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if not is_own(item)]
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if not session.testsfailed:  # else the first one says why
+            run(session, self._folder)
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
@@ -75,69 +122,35 @@ class Second:
         self._file.close()
 
 
-class First:
-    """The process that shows everything."""
+class Other:
+    """A process beside, as the first one sees it."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
-        self._others = 0
-        self._child: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the run)
         # A file and not a pipe: a long test here must not hold up the tests there.
         self._reports = tempfile.TemporaryFile()  # noqa: SIM115
         self._read = 0
-        self._showing = False
         self._ended: int | None = None
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        own = [item for item in items if is_own(item)]
-        others = len(items) - len(own)
-        if others >= LEAST and len(own) >= LEAST:
-            items[:] = own
-            self._others = others
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        if not self._others or session.testsfailed:  # failed: a module that cannot be imported
-            return (yield)
-        session.testscollected += self._others  # of which the shown percentage is
-        self._start()
-        try:
-            result = yield
-            assert self._child is not None
-            while self._child.poll() is None:
-                self._take()
-                time.sleep(0.05)
-            self._take()
-            self._check()
-            return result
-        finally:
-            self._stop()
-
-    def pytest_runtest_logfinish(self) -> None:
-        if self._child is not None and not self._showing:
-            self._take()
-
-    def _start(self) -> None:
         fd = self._reports.fileno()
-        argv = [sys.executable, "-m", "pytest", *map(str, self._config.invocation_params.args)]
+        argv = [sys.executable, "-m", "pytest", *map(str, config.invocation_params.args)]
         self._child = subprocess.Popen(
-            argv, cwd=Path(self._config.invocation_params.dir), stdin=subprocess.DEVNULL,
+            argv, cwd=Path(config.invocation_params.dir), stdin=subprocess.DEVNULL,
             stdout=self._output, stderr=subprocess.STDOUT, pass_fds=(fd,),
-            env={**os.environ, REPORTS_FD: str(fd)},
+            env={**os.environ, REPORTS_FD: str(fd), TAKEN: str(folder)},
         )  # fmt: skip
 
-    def _take(self) -> None:
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    def show(self) -> None:
         """Shows the reports that have come."""
         fd, last = self._reports.fileno(), self._read
         data = os.pread(fd, os.fstat(fd).st_size - last, last)
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
-        self._showing = True
         for line in whole.splitlines():
             self._show(json.loads(line))
-        self._showing = False
 
     def _show(self, data: dict[str, Any]) -> None:
         if "ended" in data:
@@ -151,23 +164,70 @@ class First:
             hook.pytest_runtest_logstart(nodeid=report.nodeid, location=report.location)
         hook.pytest_runtest_logreport(report=report)
 
-    def _check(self) -> None:
-        assert self._child is not None
+    def check(self) -> None:
+        """Once it has ended. Raises RuntimeError when it did not end as a run of tests does."""
         status = self._child.wait()
         # 0 and 1: all of its tests are told of. Anything else, or no word of its end, is a crash.
         if self._ended not in (0, 1):
             self._output.seek(0)
             tail = self._output.read().decode("utf-8", "replace")[-8000:]
-            raise RuntimeError(f"the second process of this run ended with {status}:\n{tail}")
+            raise RuntimeError(f"a process beside this run ended with {status}:\n{tail}")
 
-    def _stop(self) -> None:
-        child = self._child
-        if child is not None and child.poll() is None:
-            child.terminate()
+    def stop(self) -> None:
+        if self._child.poll() is None:
+            self._child.terminate()
             try:
-                child.wait(10)
+                self._child.wait(10)
             except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+                self._child.kill()
+                self._child.wait()
         self._output.close()
         self._reports.close()
+
+
+class First:
+    """The process that shows everything."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._others: list[Other] = []
+        self._told: set[str] = set()
+        self._showing = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> object:
+        """None: too little to share, or a module cannot be imported; pytest goes on by itself."""
+        if session.testsfailed or len(session.items) < LEAST or len(units(session.items)) < 2:
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="tpc-tests-"))
+        try:
+            self._others = [Other(self._config, folder) for _ in range(BESIDE)]
+            run(session, folder)
+            while any([other.running() for other in self._others]):
+                self._show()
+                time.sleep(0.05)
+            self._show()
+            for other in self._others:
+                other.check()
+            missing = {item.nodeid for item in session.items} - self._told
+            if missing:
+                raise RuntimeError(f"{len(missing)} tests were not run: {sorted(missing)[:9]}")
+            return True
+        finally:
+            for other in self._others:
+                other.stop()
+            self._others = []
+            shutil.rmtree(folder)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._told.add(report.nodeid)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        if not self._showing:  # a report that is shown here ends a test, too
+            self._showing = True
+            for other in self._others:
+                other.show()
+            self._showing = False

@@ -1,4 +1,4 @@
-"""A run in two processes counts, fails and ends like one. Owner: pytest."""
+"""A run in several processes counts, fails and ends like one. Owner: pytest."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from tests import parts
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -46,15 +50,31 @@ def test_a():
 """
 
 
-def test_one_run_in_two_processes(root: Path) -> None:
-    unit = NOTING + "def test_b(): pass\n"
-    status, out = run(root, unit, NOTING, "-q")
-    assert status == 0 and "3 passed" in out.splitlines()[-1], out
+#: Passes once the others of these run, too.
+MEETING = """
+import os, pathlib, threading, pytest
+@pytest.fixture(scope="session")
+def here(): return os.getpid()
+def test_m(here):
+    pathlib.Path(f"here-{os.getpid()}").touch()
+    pause = threading.Event()
+    while len(list(pathlib.Path().glob("here-*"))) < 3: pause.wait(0.01)
+def test_n(here): assert pathlib.Path(f"here-{os.getpid()}").exists()
+"""
+
+
+def test_one_run_in_three_processes(root: Path) -> None:
+    """Each takes modules as a whole, and none twice."""
+    (root / "tests" / "unit" / "test_third.py").write_text(MEETING)
+    status, out = run(root, MEETING, MEETING, "-q")
+    assert status == 0 and "6 passed" in out.splitlines()[-1], out
     assert "100%" in out
-    assert len(set((root / "pids").read_text().split())) == 2
-    (root / "pids").unlink()
-    status, out = run(root, unit, NOTING, "-q", "--one-process")
-    assert status == 0 and "3 passed" in out.splitlines()[-1]
+    assert len(list(root.glob("here-*"))) == 3
+
+
+def test_one_process_where_that_is_wanted(root: Path) -> None:
+    status, out = run(root, NOTING, NOTING, "-q", "--one-process")
+    assert status == 0 and "2 passed" in out.splitlines()[-1]
     assert len(set((root / "pids").read_text().split())) == 1
 
 
@@ -69,9 +89,12 @@ def test_what_fails_there_fails_here(root: Path) -> None:
 
 
 def test_a_process_that_vanishes_fails_the_run(root: Path) -> None:
-    unit = "import os\ndef test_a(): pass\ndef test_b(): os._exit(9)\n"
-    status, out = run(root, unit, NOTING)
-    assert status not in (0, 5) and "second process of this run ended with 9" in out
+    vanish = MEETING + "def test_o(): os.getppid() == int(os.environ['FIRST']) and os._exit(9)\n"
+    (root / "tests" / "unit" / "test_third.py").write_text(vanish)
+    first = "import os\nos.environ.setdefault('FIRST', str(os.getpid()))\n"
+    (root / "conftest.py").write_text(first)
+    status, out = run(root, vanish, vanish)
+    assert status not in (0, 5) and "process beside this run ended with 9" in out
 
 
 def test_arguments_hold_on_both_sides(root: Path) -> None:
@@ -82,3 +105,16 @@ def test_arguments_hold_on_both_sides(root: Path) -> None:
     assert "tests/unit/test_u.py::test_y" not in out
     status, out = run(root, two, two, "tests/unit")
     assert status == 0 and "2 passed" in out.splitlines()[-1]
+
+
+def test_what_is_dear_to_start_stays_together_and_comes_first() -> None:
+    names = ("tests/e2e/test_e.py::a", "tests/sglang/test_x.py::b", "tests/unit/test_u.py::c",
+             "tests/sglang/test_y.py::d", "tests/e2e/test_e.py::e",
+             f"tests/{parts.LONGEST[0]}::f")  # fmt: skip
+    items: Any = [SimpleNamespace(nodeid=name) for name in names]
+    found = [[item.nodeid[-1] for item in unit] for unit in parts.units(items).values()]
+    assert found == [["b", "d"], ["f"], ["a", "e"], ["c"]]
+
+
+def test_the_longest_exist() -> None:
+    assert [name for name in parts.LONGEST if not (TESTS / name).is_file()] == []
