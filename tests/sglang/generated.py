@@ -22,7 +22,7 @@ from tests.sglang.processors import Forced
 
 SEED: Final = 20261130
 #: How many of each kind: Hypothesis alone would draw few of some.
-KINDS: Final = {"text": 110, "ids": 30, "batch": 35, "processors": 24}
+KINDS: Final = {"text": 110, "ids": 30, "batch": 35, "processors": 25}
 REQUESTS: Final = Path(__file__).parents[1] / "data" / "sglang" / "requests.json"
 TEXTS: Final = (
     "The capital of France is",
