@@ -114,8 +114,8 @@ def test_a_batch_that_waits_is_let_go_of_when_its_client_goes(model_folder):
         while rid is None:
             for request in run.server.recv_requests(1):
                 kinds.append(bool(request.buffers))
-                name = rid_of(request)
-                rid = name if name.startswith("next#") else None
+                if rid_of(request).startswith("next#"):
+                    rid = rid_of(request)
             run.server.wait_request(20)
         # What was in the ring already, and its aborts; nothing of what waited.
         assert sum(kinds) <= 7
