@@ -75,7 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--full", action="store_true", help="also the tests marked soak or full")
     group.addoption("--offline", action="store_true", help="leave out the tests marked network")
     group.addoption("--sglang", action="store_true", help="also the tests with the real SGLang")
-    group.addoption("--one-process", action="store_true", help="no second process beside")
+    group.addoption("--one-process", action="store_true", help="no processes beside")
     group.addoption(
         "--stress-seconds", type=float, default=None, metavar="N",
         help="length of the whole-server stress, all variants together (default: 60)",
@@ -83,6 +83,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # `&` in a script; programs inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if Path(__file__).with_name("parts.py").exists():
         from tests import parts
 
@@ -167,13 +169,9 @@ _ALLOWED = pytest.StashKey[Sequence[tuple[str, str]]]()
 
 
 @pytest.fixture
-def signals_heard() -> Generator[None]:
-    """Programs started here take SIGHUP and SIGINT as from a terminal, also where the run itself
-    ignores them (`nohup`, `&` in a script): a handler is not inherited, what is ignored is."""
-    both = (signal.SIGHUP, signal.SIGINT)
-    ignored = [number for number in both if signal.getsignal(number) == signal.SIG_IGN]
-    for number in ignored:
-        signal.signal(number, lambda number, frame: None)
+def hangups() -> Generator[None]:
+    """Programs started here take SIGHUP as from a terminal, also where the run itself ignores it
+    (`nohup`): a handler is not inherited, what is ignored is."""
+    before = signal.signal(signal.SIGHUP, lambda number, frame: None)
     yield
-    for number in ignored:
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, before)

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 
@@ -73,19 +75,21 @@ def units(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
 
 def taken(items: list[pytest.Item], folder: Path) -> Iterator[pytest.Item]:
     """Tests of one unit after the other, as far as no other process has taken them."""
-    for number, unit in enumerate(units(items).values()):
+    for name, unit in units(items).items():
         try:
-            os.close(os.open(folder / str(number), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            os.close(os.open(folder / quote(name, ""), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
             continue
         yield from unit
 
 
-def run(session: pytest.Session, folder: Path) -> None:
+def run(session: pytest.Session, folder: Path, goes_on: Callable[[], bool]) -> None:
     """As pytest runs all tests of a session, those that this process takes."""
     tests = taken(session.items, folder)
     item = next(tests, None)
     while item is not None:
+        if not goes_on():
+            raise session.Interrupted("the first process of this run is gone")
         following = next(tests, None)  # known before the end of this one: fixtures stay for it
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail:
@@ -104,11 +108,13 @@ class Beside:
         self._config = config
         self._file = os.fdopen(fd, "w", encoding="utf-8")
         self._folder = folder
+        self._first = os.getppid()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        if not session.testsfailed:  # else the first one says why
-            run(session, self._folder)
+        if session.testsfailed:  # the first one could import all of it
+            raise session.Interrupted("a module cannot be imported here")
+        run(session, self._folder, lambda: os.getppid() == self._first)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -164,14 +170,15 @@ class Other:
             hook.pytest_runtest_logstart(nodeid=report.nodeid, location=report.location)
         hook.pytest_runtest_logreport(report=report)
 
-    def check(self) -> None:
-        """Once it has ended. Raises RuntimeError when it did not end as a run of tests does."""
+    def complaint(self) -> str:
+        """Once it has ended: what is wrong when it did not end as a run of tests does."""
         status = self._child.wait()
-        # 0 and 1: all of its tests are told of. Anything else, or no word of its end, is a crash.
-        if self._ended not in (0, 1):
-            self._output.seek(0)
-            tail = self._output.read().decode("utf-8", "replace")[-8000:]
-            raise RuntimeError(f"a process beside this run ended with {status}:\n{tail}")
+        # 0 and 1: all of its tests are told of. Anything else, or an end after that, is a crash.
+        if status == self._ended and status in (0, 1):
+            return ""
+        self._output.seek(0)
+        tail = self._output.read().decode("utf-8", "replace")[-8000:]
+        return f"a process beside this run ended with {status}:\n{tail}"
 
     def stop(self) -> None:
         if self._child.poll() is None:
@@ -191,8 +198,9 @@ class First:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._others: list[Other] = []
-        self._told: set[str] = set()
+        self._told: Counter[str] = Counter()
         self._showing = False
+        self._complaints: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> object:
@@ -201,17 +209,14 @@ class First:
             return None
         folder = Path(tempfile.mkdtemp(prefix="tpc-tests-"))
         try:
-            self._others = [Other(self._config, folder) for _ in range(BESIDE)]
-            run(session, folder)
+            for _ in range(BESIDE):
+                self._others.append(Other(self._config, folder))
+            run(session, folder, lambda: True)
             while any([other.running() for other in self._others]):
                 self._show()
                 time.sleep(0.05)
             self._show()
-            for other in self._others:
-                other.check()
-            missing = {item.nodeid for item in session.items} - self._told
-            if missing:
-                raise RuntimeError(f"{len(missing)} tests were not run: {sorted(missing)[:9]}")
+            self._complain(session)
             return True
         finally:
             for other in self._others:
@@ -219,8 +224,26 @@ class First:
             self._others = []
             shutil.rmtree(folder)
 
+    def _complain(self, session: pytest.Session) -> None:
+        """What makes a run fail whose tests did not. The failures of tests are still shown."""
+        found = [other.complaint() for other in self._others]
+        wanted = Counter(item.nodeid for item in session.items)
+        for what, tests in (("not run", wanted - self._told), ("run twice", self._told - wanted)):
+            if tests:
+                found.append(f"{len(tests)} tests were {what}: {sorted(tests)[:9]}")
+        self._complaints = [text for text in found if text]
+        if self._complaints:
+            session.shouldfail = self._complaints[0].partition("\n")[0]
+            raise session.Failed(session.shouldfail)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for text in self._complaints:
+            terminalreporter.section("a run that did not go as it should", red=True)
+            terminalreporter.write_line(text)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._told.add(report.nodeid)
+        if report.when == "setup":
+            self._told[report.nodeid] += 1
 
     def pytest_runtest_logfinish(self) -> None:
         self._show()

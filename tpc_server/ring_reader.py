@@ -102,6 +102,10 @@ class Consumer:
         tail = self.tail
         return head != tail and not (self._closed and head == tail + 1)
 
+    def published(self) -> int:
+        """Up to which byte there is something now: read when `tail` has come there."""
+        return self._words[self.head_at] & -2
+
     @property
     def partial(self) -> bool:
         """Fragments were drained whose record is not complete yet."""

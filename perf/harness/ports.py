@@ -32,7 +32,9 @@ def free_port(*beside: int) -> int:
     ports = range(_LOWEST, end if end - _LOWEST >= 1_000 else (1 << 16) - REACH)
     while True:
         port = _RANDOM.choice(ports)
-        with ExitStack() as stack, suppress(OSError):
-            for offset in (0, *beside):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
-            return port
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in (0, *beside)]
+            with suppress(OSError):  # it is taken
+                for sock, offset in zip(sockets, (0, *beside), strict=True):
+                    sock.bind(("127.0.0.1", port + offset))
+                return port

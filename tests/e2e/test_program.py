@@ -61,7 +61,7 @@ class Program:
         return self.process.returncode, err
 
 
-pytestmark = pytest.mark.usefixtures("signals_heard")
+pytestmark = pytest.mark.usefixtures("hangups")
 
 
 @pytest.fixture

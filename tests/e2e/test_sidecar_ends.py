@@ -20,7 +20,7 @@ from tests.http_client import Client
 from tests.unit.test_port import plan_of
 from tpc_server import ModelConfig, ServerArgs
 from tpc_server.boundary import codec, messages, wire
-from tpc_server.link import children, protocol
+from tpc_server.link import children, control, protocol
 from tpc_server.link import server as link_server
 from tpc_server.link.attached import describe
 from tpc_server.link.children import Seat
@@ -153,6 +153,26 @@ def test_the_new_process_dies_during_a_reload(sidecar, hurt):  # noqa: F811
         client.close()
         until(lambda: run.server.processes() and old not in run.server.processes())
     assert run.ask().status == 200
+
+
+def test_a_new_process_that_says_nothing_is_given_up_whoever_asked_for_it(
+    sidecar, hurt, monkeypatch,  # noqa: F811
+):  # fmt: skip
+    """An operator who does not wait for it, and a scheduler that only ever takes requests in."""
+    run = sidecar()
+    seat = run.server.seats[0]
+    old = run.pid()
+    run.scheduler.stop()
+    monkeypatch.setattr(children, "START_S", 1.0)
+    hurt(signal.SIGSTOP)
+    with socket.socket(socket.AF_UNIX) as operator:
+        operator.connect(str(control.folder() / f"{run.server.http_port}.sock"))
+        operator.sendall(b"reload\n")
+        until(lambda: (run.server.recv_requests(), seat.reloading)[1])
+        assert b'"ok": true' in operator.recv(4096)
+    until(lambda: (run.server.recv_requests(), not seat.reloading)[1])
+    assert "did not answer" in seat.not_reloaded
+    assert seat.link is not None and seat.link.process.pid == old and not seat.link.retired
 
 
 @pytest.mark.parametrize("how", ["shutdown", "drain"])

@@ -384,7 +384,7 @@ def ended(pid: int) -> bool:
     ("sig", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_an_interrupted_build_leaves_nothing_running_and_goes_on_from_there(
-    tmp_path: Path, sig: signal.Signals, status: int, signals_heard: None
+    tmp_path: Path, sig: signal.Signals, status: int, hangups: None
 ) -> None:
     pid_file, log, go = (tmp_path / name for name in ("pid", "log", "go"))
     makefile = (

@@ -281,6 +281,23 @@ def test_a_process_that_was_told_to_leave_does_not_come_back() -> None:
     assert seat.link is None and seat._retired == [old]
 
 
+@pytest.mark.parametrize("failure", ["", "its cores do not turn"])
+def test_an_old_process_that_dies_before_it_is_replaced_has_served(failure: str) -> None:
+    """Its requests are aborted; one that was replaced had none to lose, or is told to be one."""
+    said: list[str] = []
+    seat, old, new = _reloading(said)
+    old.gone, old.failure = True, failure
+    for _ in range(6):
+        seat.tend()
+    (line,) = said
+    assert "is gone" in line and "requests are aborted" in line and "replaced" not in line
+    assert (failure or "killed by SIGKILL") in line
+    assert seat.link is new and seat.reloading and not seat._retired
+    new.accepting = True
+    seat.tend()
+    assert len(said) == 1 and not seat.reloading
+
+
 def test_both_die_during_a_reload() -> None:
     said: list[str] = []
     seat, old, new = _reloading(said)

@@ -192,3 +192,26 @@ def test_aborts_for_other_frontends_reach_them_every_time():
         hub.bury(pair.link)
         pair.far.close()
         pair.mesh.close()
+
+
+def test_what_begins_within_a_look_ends_the_calm_too(made):
+    """As where an operator's word is heard, or a signal's handler asks for a reload."""
+    ours, theirs = socket.socketpair()
+    made.calm = False
+    made.hub.stir()
+    tend = made.hub._tend
+
+    def begins() -> bool:
+        made.hub._tend = tend
+        made.hub.expect(Channel(ours))
+        tend()
+        return True
+
+    made.hub._tend = begins
+    assert [made.looked() for _ in range(3)] == [1] * 3
+    made.calm = True
+    made.settle()
+    theirs.close()
+    assert made.looked() == 1
+    made.hub.forget(made.hub.coming[0])
+    ours.close()

@@ -88,13 +88,53 @@ def test_what_fails_there_fails_here(root: Path) -> None:
     assert "2 failed, 1 passed, 1 skipped" in out.splitlines()[-1]
 
 
-def test_a_process_that_vanishes_fails_the_run(root: Path) -> None:
-    vanish = MEETING + "def test_o(): os.getppid() == int(os.environ['FIRST']) and os._exit(9)\n"
-    (root / "tests" / "unit" / "test_third.py").write_text(vanish)
-    first = "import os\nos.environ.setdefault('FIRST', str(os.getpid()))\n"
-    (root / "conftest.py").write_text(first)
-    status, out = run(root, vanish, vanish)
-    assert status not in (0, 5) and "process beside this run ended with 9" in out
+#: Runs in the processes beside the first one only, on import or as a test.
+BESIDE = "import os\nbeside = os.getppid() == int(os.environ['FIRST'])\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "status"),
+    [
+        ("def test_o(): beside and os._exit(9)", 9),
+        ("def test_o(): beside and os.kill(os.getpid(), 11)", -11),
+        ("import atexit\nif beside: atexit.register(os.kill, os.getpid(), 11)", -11),
+        ("assert not beside", 2),
+    ],
+    ids=["exits", "crashes", "crashes at its end", "cannot import"],
+)
+def test_a_process_that_ends_as_it_should_not_fails_the_run(
+    root: Path, what: str, status: int
+) -> None:
+    """And hides no failure of a test."""
+    (root / "conftest.py").write_text(
+        "import os\nos.environ.setdefault('FIRST', str(os.getpid()))\n"
+    )
+    meeting = MEETING if "def" in what else NOTING
+    module = BESIDE + meeting + "def test_fails(): assert 1 == 2\n" + what + "\n"
+    for name in ("third", "fourth"):
+        (root / "tests" / "unit" / f"test_{name}.py").write_text(module)
+    found, out = run(root, module, module)
+    assert found == 1 and f"a process beside this run ended with {status}" in out, out
+    assert "did not go as it should" in out
+    assert "test_fails - assert 1 == 2" in out and " failed" in out.splitlines()[-1]
+
+
+def test_nobody_goes_on_without_the_first(root: Path) -> None:
+    """Another one would start servers for all that is left."""
+    (root / "conftest.py").write_text(
+        "import os\nos.environ.setdefault('FIRST', str(os.getpid()))\n"
+    )
+    ends = BESIDE + MEETING + "def test_o(): beside or os._exit(9)\n"
+    waits = (
+        "def test_z():\n    pause = threading.Event()\n"
+        "    while os.getppid() == int(os.environ['FIRST']): pause.wait(0.01)\n"
+        "def test_zz(): open('after', 'w').close()\n"
+    )
+    for name in ("third", "fourth"):
+        (root / "tests" / "unit" / f"test_{name}.py").write_text(ends + waits)
+    status, _ = run(root, ends + waits, ends + waits)
+    assert status == 9
+    assert not (root / "after").exists()
 
 
 def test_arguments_hold_on_both_sides(root: Path) -> None:

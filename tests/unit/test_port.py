@@ -63,3 +63,24 @@ def test_an_abort_never_overtakes_its_request(mesh, room):
         got += [one.header for one in port.recv(room)]
     assert got == [*[header for _, header in sent], b"abort"]
     port.close()
+
+
+def test_what_comes_later_holds_no_abort_back(mesh):
+    """Under load something always does, before messages are made of what was read."""
+    (core, *_) = mesh.plan.stage_cores("tokenize")
+    ends = Ends(mesh)
+    requests, aborts = ends.sender(core, SCHEDULER), ends.sender(core, SCHEDULER, ABORTS)
+    port = SchedulerPort(mesh)
+    read = port.read
+
+    def busy(records):
+        if records and records[0][0] == wire.REQUEST:
+            assert requests.post(wire.REQUEST, b"more", wire.request_parts(b"more", []))
+        return read(records)
+
+    port.read = busy
+    assert requests.post(wire.REQUEST, b"one", wire.request_parts(b"one", []))
+    aborts.post_urgent(wire.ABORT, b"one", wire.request_parts(b"abort", []))
+    assert [one.header for one in port.recv(64)] == [b"one", b"abort"]
+    assert [one.header for one in port.recv(64)] == [b"more"]
+    port.close()

@@ -83,9 +83,9 @@ class SchedulerPort:
     def recv(self, max_requests: int) -> list[IngressRequest]:
         """Up to about `max_requests` messages; never blocks.
 
-        A request always comes before its abort: aborts are read first, and given out only
-        after the request ring of the same core has been read to its end, and no request there
-        is still incomplete.
+        A request always comes before its abort: aborts are read first, and given out once what
+        was in the request ring of the same core then has been read, and no request there is
+        still incomplete.
         """
         out: list[IngressRequest] = []
         count = len(self._requests)
@@ -96,13 +96,15 @@ class SchedulerPort:
             receiver = self._requests[i]
             held = self._held[i]
             held += self._aborts[i].drain(RECV_MAX)
+            until = receiver.consumer.published() if held else 0
             room = max_requests - len(out)
             if room <= 0:
                 break
             records = receiver.drain(room)
             out += self.read(records)
-            # Not by their number: pieces of a large one count too, and are fewer records.
-            if held and not receiver.pure_poll() and not receiver.partial:
+            # Not by their number: pieces of a large one count too, and are fewer records. What has
+            # come since the aborts were read is none of theirs.
+            if held and receiver.consumer.tail >= until and not receiver.partial:
                 out += self.read(held)
                 held.clear()
         return out
@@ -153,14 +155,15 @@ class SchedulerPort:
         if len(sizes) != count:
             return False
         size = 6 + 8 * count + len(header) + sum(sizes)
-        if size > _SHORT_BYTES or self._words[STOPPED]:
+        if size > _SHORT_BYTES:
             return False
         pack = self._heads.get(count)
         if pack is None:
             pack = self._heads[count] = Struct(f"<IIIH{count}Q").pack
         head = pack(size, wire.BATCH << 16, len(header), count, *sizes)
         with self._push_lock:
-            return not self._stopped() and frames[0].step(head, header, columns, size)
+            # Not `_stopped`: whether its reader lives is asked by who waits for it, and by `recv`.
+            return not self._words[STOPPED] and frames[0].step(head, header, columns, size)
 
     def push(self, kind: int, key: bytes, parts: Sequence[Any]) -> bool:
         """One record to every detok core where a request lives; waits for space, False only on

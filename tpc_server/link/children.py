@@ -324,8 +324,11 @@ class Seat:
         patience_s = 0.0 if link.failure else _KILL_S
         if link in self._retired:
             self._retired.remove(link)
-            line = _HAS_LEFT if link.leaving else _FINISHED
-            line = "" if self.stopping else line
+            # One that the new process was to replace, and did not yet, served.
+            line = _HAS_LEFT if link.leaving else _FINISHED if link.retired else _GONE
+            if link.failure and not self.stopping:
+                self._log(line.format(link.failure))
+            line = "" if self.stopping or link.failure else line
             self._dying.append(Ending(link.process, line, patience_s))
             return
         # One that was to be replaced, and was not told so yet, stays.

@@ -40,6 +40,7 @@ class Hub:
         self._tend = tend
         self._tended_ns = 0
         self._calm: select.poll | None = None  # of all who may say something, while all is calm
+        self._stirs = 0  # how often that was over
         self._put_off = False  # messages came first the last time
         self._first = 0
         self._waiting: list[IngressRequest] = []  # aborts of what a dead link had
@@ -52,19 +53,19 @@ class Hub:
     def add(self, link: Link) -> None:
         """A new link: pushes reach it from now on."""
         with self.lock:
-            self._calm = None
+            self.stir()
             self.links = (*self.links, link)
 
     def expect(self, channel: Channel) -> None:
         """Somebody comes: what is said there is seen to at once."""
         with self.lock:
-            self._calm = None
+            self.stir()
             self.coming = (*self.coming, channel)
 
     def forget(self, channel: Channel) -> None:
         """That one has come, or does not any more."""
         with self.lock:
-            self._calm = None
+            self.stir()
             self.coming = tuple([other for other in self.coming if other is not channel])
 
     def bury(self, link: Link) -> None:
@@ -72,7 +73,7 @@ class Hub:
         with self.lock:
             if link not in self.links:
                 return
-            self._calm = None
+            self.stir()
             self.links = tuple([other for other in self.links if other is not link])
             link.gone = True
             try:
@@ -89,16 +90,20 @@ class Hub:
         with self.lock:
             if self.closed or (not now and self._all_calm(clock)):
                 return
-            self._calm = None
+            self.stir()
+            stirs = self._stirs
             for link in self.links:
                 link.stirred = False
                 link.look(clock)
                 link.tell()
             if self._tend():
                 self._calm = self._listening()
+                if self._stirs != stirs:  # by a handler of a signal, too
+                    self._calm = None
 
     def stir(self) -> None:
-        """Something is under way from now on: the next look is a whole one."""
+        """Something is under way from now on: the next look is a whole one. Under `lock`."""
+        self._stirs += 1
         self._calm = None
 
     def _all_calm(self, clock: int) -> bool:
@@ -219,7 +224,7 @@ class Hub:
             one = extra.get(fd)
             if one is not None:
                 with self.lock:
-                    self._calm = None
+                    self.stir()
                     one.serve()
         return found
 

@@ -293,15 +293,16 @@ class SidecarServer:
         """As `Hub` wants it."""
         for seat in self.seats:
             seat.tend()
-        calm = all([seat.calm for seat in self.seats])
         guests, control = self.guests, self._control
         if guests is not None:
             guests.tend()
-            calm = calm and guests.calm
         if control is not None:
-            control.serve()
-            calm = calm and not control.hurried
-        return calm
+            control.serve()  # may start a process
+        return (
+            all([seat.calm for seat in self.seats])
+            and (guests is None or guests.calm)
+            and (control is None or not control.hurried)
+        )
 
     def __enter__(self) -> SidecarServer:
         return self
