@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import socket
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -356,6 +358,79 @@ def test_an_interrupted_push_leaves_no_link_locked(pair, monkeypatch):
             hub.push(wire.HEALTH_ACK, b"", ())
     hub.bury(other.link)  # takes their locks
     other.close()
+
+
+def test_a_push_that_fails_leaves_no_link_locked(pair, monkeypatch):
+    """What one has no room for is waited for only once the others have had it."""
+    other = Pair()
+    hub = Hub(lambda: None)
+    hub.add(pair.link)
+    hub.add(other.link)
+    pair.begin()
+    other.begin()
+    pair.fill()
+
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("of the machine")
+
+    monkeypatch.setattr(other.link, "offer", failing)
+    with pytest.raises(RuntimeError):
+        hub.push(wire.HEALTH_ACK, b"", ())
+    for one in (other, pair):
+        hub.bury(one.link)  # takes their locks
+    other.far.close()
+    other.mesh.close()
+
+
+def test_threads_that_push_may_all_look(pair):
+    """A poll object is for one thread at a time."""
+    pair.accept()
+    failures: list[BaseException] = []
+    over = threading.Event()
+    real = pair.link._poll
+    within: list[int] = []
+
+    class Poll:
+        def poll(self, timeout: int) -> Any:
+            within.append(1)
+            over.wait(0.0005)  # as a system call that lets go of the GIL
+            assert len(within) == 1
+            within.pop()
+            return real.poll(timeout)
+
+    pair.link._poll = Poll()
+
+    def look() -> None:
+        try:
+            for _ in range(300):
+                pair.turn()
+                pair.link.look(time.monotonic_ns())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and not pair.link.gone
+
+
+def test_a_link_that_is_let_go_of_needs_no_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        made = Pair()
+        link = weakref.ref(made.link)
+        hub = Hub(lambda: None)
+        hub.add(made.link)
+        hub.bury(made.link)
+        del made.link
+        assert link() is None
+    finally:
+        gc.enable()
+    made.far.close()
+    made.mesh.close()
 
 
 def test_a_bell_that_is_closed_rings_for_nobody():

@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import pytest
 
-from tpc_server.link.children import SLOTS, Seat
+from tpc_server.link.children import SLOTS, Seat, Starting
 from tpc_server.link.hub import Hub
+from tpc_server.link.messages import LinkClosed
 from tpc_server.link.process import Ending, StartError, hangups_wait
 
 pytestmark = pytest.mark.timeout(20)
@@ -296,6 +297,50 @@ def test_an_old_process_that_dies_before_it_is_replaced_has_served(failure: str)
     new.accepting = True
     seat.tend()
     assert len(said) == 1 and not seat.reloading
+
+
+@pytest.mark.parametrize("then", ["serves", "ends"])
+def test_a_reload_goes_on_where_the_old_process_dies_first(then: str) -> None:
+    """Before the new one has said where its rings are: nothing serves until that does."""
+    said: list[str] = []
+    seat = _seat(said)
+    seat.link = _link(gone=True)
+    over: list[bool] = []
+
+    def word() -> None:
+        if over:
+            raise LinkClosed("it has ended")
+
+    channel = SimpleNamespace(poll=word, close=lambda: None)
+    starting: Any = Starting(_Dying(-9), cast(Any, channel), 1)
+    seat._starting = starting
+    seat.reloading = True
+    seat.tend()
+    assert seat.link is None and seat.reloading and not seat.not_reloaded
+    if then == "serves":
+        seat._starting, seat.link = None, _link(1)
+        seat.tend()
+        assert not seat.reloading and not seat.not_reloaded
+        return
+    over.append(True)
+    seat.tend()
+    assert not seat.reloading and "it has ended" in seat.not_reloaded
+
+
+def test_a_process_that_was_replaced_and_cut_short_loses_requests_not_unsaid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    seat, old, new = _reloading(said)
+    new.accepting = True
+    seat.tend()
+    said.clear()
+    monkeypatch.setattr(Hub, "bury", lambda hub, link: 3)
+    old.gone = True
+    for _ in range(6):
+        seat.tend()
+    (line,) = said
+    assert "replaced is gone (killed by SIGKILL); 3 of its requests are aborted" in line
 
 
 def test_both_die_during_a_reload() -> None:

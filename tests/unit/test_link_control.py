@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -195,3 +196,30 @@ def test_a_server_that_ends_during_a_reload_is_told(
 
 def _gone() -> dict[str, object]:
     raise control.ControlError("nobody")
+
+
+def test_who_comes_among_many_waits_for_its_turn(
+    opened: control.ControlSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler is in a step, and the queue of the socket is full."""
+    others = []
+    with contextlib.ExitStack() as stack:
+        while True:
+            one = stack.enter_context(socket.socket(socket.AF_UNIX))
+            one.setblocking(False)
+            try:
+                one.connect(str(opened.path))
+            except BlockingIOError:
+                break
+            others.append(one)
+        assert len(others) > 8
+        answers: list[object] = []
+        tried = threading.Event()
+        monkeypatch.setattr("time.sleep", lambda _: tried.set())
+        thread = threading.Thread(target=lambda: answers.append(control.ask(4711, "status", 20)))
+        thread.start()
+        assert tried.wait(10)
+        while not answers:
+            opened.serve()
+        thread.join()
+        assert answers == [{"ok": True, "word": "status"}]

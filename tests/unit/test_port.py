@@ -84,3 +84,22 @@ def test_what_comes_later_holds_no_abort_back(mesh):
     assert [one.header for one in port.recv(64)] == [b"one", b"abort"]
     assert [one.header for one in port.recv(64)] == [b"more"]
     port.close()
+
+
+def test_an_abort_waits_for_what_was_there_before_it_and_no_longer(mesh):
+    """However much comes behind, and however slowly it is taken."""
+    (core, *_) = mesh.plan.stage_cores("tokenize")
+    ends = Ends(mesh)
+    requests, aborts = ends.sender(core, SCHEDULER), ends.sender(core, SCHEDULER, ABORTS)
+    port = SchedulerPort(mesh)
+    got: list[bytes] = []
+    for k in range(20):
+        assert requests.post(wire.REQUEST, b"%d" % k, wire.request_parts(b"%d" % k, []))
+    aborts.post_urgent(wire.ABORT, b"0", wire.request_parts(b"abort 0", []))
+    for k in range(20, 60):
+        got += [one.header for one in port.recv(1)]
+        assert requests.post(wire.REQUEST, b"%d" % k, wire.request_parts(b"%d" % k, []))
+        if k == 30:
+            aborts.post_urgent(wire.ABORT, b"30", wire.request_parts(b"abort 30", []))
+    assert got.index(b"abort 0") == 20 and got.index(b"abort 30") == 20 + 12
+    port.close()

@@ -47,7 +47,8 @@ class SchedulerPort:
         plan = mesh.plan
         self._requests = [ends.receiver(c, SCHEDULER) for c in plan.stage_cores("tokenize")]
         self._aborts = [ends.receiver(c, SCHEDULER, ABORTS) for c in plan.stage_cores("tokenize")]
-        self._held: list[list[Record]] = [[] for _ in self._requests]
+        # Aborts, each with the place in the request ring that has to be read before.
+        self._held: list[list[tuple[int, list[Record]]]] = [[] for _ in self._requests]
         self._first = 0  # whose turn it is: where there is more than asked for, nobody starves
         self._frames: Sequence[Sender] = [
             ends.sender(SCHEDULER, c) for c in plan.stage_cores("detok")
@@ -95,8 +96,9 @@ class SchedulerPort:
             i = turn % count
             receiver = self._requests[i]
             held = self._held[i]
-            held += self._aborts[i].drain(RECV_MAX)
-            until = receiver.consumer.published() if held else 0
+            aborts = self._aborts[i].drain(RECV_MAX)
+            if aborts:
+                held.append((receiver.consumer.published(), aborts))
             room = max_requests - len(out)
             if room <= 0:
                 break
@@ -104,9 +106,8 @@ class SchedulerPort:
             out += self.read(records)
             # Not by their number: pieces of a large one count too, and are fewer records. What has
             # come since the aborts were read is none of theirs.
-            if held and receiver.consumer.tail >= until and not receiver.partial:
-                out += self.read(held)
-                held.clear()
+            while held and receiver.consumer.tail >= held[0][0] and not receiver.partial:
+                out += self.read(held.pop(0)[1])
         return out
 
     def wait(self, timeout_ms: int) -> bool:

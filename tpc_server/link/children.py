@@ -36,6 +36,9 @@ _HAS_LEFT: Final = "a frontend process that a signal told to end has ended ({})"
 _TAKES_OVER: Final = (
     "reload: frontend process {} takes the connections, process {} finishes its requests"
 )
+_CUT_SHORT: Final = (
+    "reload: the frontend process that was replaced is gone ({{}}); {} of its requests are aborted"
+)
 _FINISHED: Final = "reload: the frontend process that was replaced has ended ({})"
 _ENDING: Final = "the server is ending"
 _NOT_STARTED: Final = "a frontend process did not start: {}"
@@ -319,13 +322,18 @@ class Seat:
 
     def _bury(self, link: Link) -> None:
         lived = time.monotonic() - link.since
-        self._hub.bury(link)
+        aborted = self._hub.bury(link)
         # One that hung up ends by itself, and only its end says why; what is stuck does not.
         patience_s = 0.0 if link.failure else _KILL_S
         if link in self._retired:
             self._retired.remove(link)
             # One that the new process was to replace, and did not yet, served.
-            line = _HAS_LEFT if link.leaving else _FINISHED if link.retired else _GONE
+            if not link.retired:
+                line = _GONE
+            elif link.leaving:
+                line = _HAS_LEFT
+            else:
+                line = _CUT_SHORT.format(aborted) if aborted else _FINISHED
             if link.failure and not self.stopping:
                 self._log(line.format(link.failure))
             line = "" if self.stopping or link.failure else line
@@ -336,7 +344,8 @@ class Seat:
         self.link = serving[-1] if serving else None
         if self.reloading and self._starting is None:  # else it died instead of the new one
             self._not_reloaded(link.failure or "it has ended, its server's log says how")
-        self.reloading = False
+        if self._starting is None:  # else what was to replace it does so
+            self.reloading = False
         if self.link is not None:
             self._retired.remove(self.link)
         elif lived > _LONG_LIVED_S:

@@ -177,7 +177,7 @@ def ask(port: int, word: str, timeout_s: float = 30.0) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(timeout_s)
         try:
-            sock.connect(str(path))
+            _connect(sock, str(path), timeout_s)
             sock.sendall(word.encode() + b"\n")
             data = b""
             while not data.endswith(b"\n"):
@@ -195,6 +195,18 @@ def ask(port: int, word: str, timeout_s: float = 30.0) -> dict[str, Any]:
     except ValueError:
         raise ControlError(f"the server at {path} said nothing that can be read") from None
     return answer
+
+
+def _connect(sock: socket.socket, path: str, timeout_s: float) -> None:
+    """As `connect`, which does not wait where many others do already."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return sock.connect(path)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_ASK_S)
 
 
 def _outcome(port: int, answer: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:

@@ -68,18 +68,21 @@ class Hub:
             self.stir()
             self.coming = tuple([other for other in self.coming if other is not channel])
 
-    def bury(self, link: Link) -> None:
-        """A link whose process is gone: its requests are aborted, its memory let go."""
+    def bury(self, link: Link) -> int:
+        """A link whose process is gone: its requests are aborted, its memory let go. How many
+        requests those were."""
         with self.lock:
             if link not in self.links:
-                return
+                return 0
             self.stir()
             self.links = tuple([other for other in self.links if other is not link])
             link.gone = True
             try:
-                self._waiting += link.aborts()
+                aborts = link.aborts()
+                self._waiting += aborts
             finally:
                 link.destroy()
+            return len(aborts)
 
     def tend(self, now: bool = False) -> None:
         """Look after the processes, when it is time to."""
@@ -243,9 +246,12 @@ class Hub:
         else:
             for link in links:
                 link.note(kind, key, parts)
-            waits = [link.offer(kind, key, parts) for link in links]
-            left = [finish for finish in waits if finish is not None]
+            left: list[Callable[[bool], bool]] = []
             try:
+                for link in links:
+                    finish = link.offer(kind, key, parts)
+                    if finish is not None:
+                        left.append(finish)
                 while left:
                     left.pop()(True)
             except BaseException:  # an interrupt of the scheduler's: what is locked stays so else

@@ -35,6 +35,10 @@ _UNTOLD_MOST: Final = 1024
 START_S: Final = 120.0  # until a process takes connections, and until it says where its rings are
 
 
+def _nothing(records: list[Record]) -> list[IngressRequest]:
+    return []
+
+
 class Link(SchedulerPort):
     """Rings to one process, and what is known of it."""
 
@@ -221,9 +225,15 @@ class Link(SchedulerPort):
         return self.gone
 
     def look(self, now_ns: int) -> None:
-        """Whether the process is still there, and turns; sets `gone` when not."""
-        if self._poll.poll(0) or self.channel.unsent:
-            self.hear()
+        """Whether the process is still there, and turns; sets `gone` when not. Any thread."""
+        self._looked_ns = now_ns  # first: others need not look now
+        if self._hearing.acquire(blocking=False):  # else another thread looks, or hears
+            try:
+                said = self._poll.poll(0)  # which two threads may not do at once
+            finally:
+                self._hearing.release()
+            if said or self.channel.unsent:
+                self.hear()
         self.beat(now_ns)
 
     def beat(self, now_ns: int) -> None:
@@ -281,6 +291,7 @@ class Link(SchedulerPort):
 
     def destroy(self) -> None:
         """Let go of everything, once no thread uses it."""
+        self.read = _nothing  # it may know the link, which nothing should keep
         self._words[STOPPED] = 1
         self.close()
         self.channel.close()
