@@ -48,6 +48,7 @@ def _leave_the_gil(arguments: list[str]) -> None:
     from .bootstrap.cli import become
     from .bootstrap.prepared import prepared_python
     from .bootstrap.progress import BootstrapError
+    from .tell import tell
 
     try:
         python = prepared_python(strict=True)
@@ -56,7 +57,7 @@ def _leave_the_gil(arguments: list[str]) -> None:
     if python is None:
         return
 
-    print(f"tpc-server: this Python has a GIL, going on with {python}\n", end="", file=sys.stderr)
+    tell(f"tpc-server: this Python has a GIL, going on with {python}")
     become(python, ["-m", "tpc_server", *arguments])
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-import sys
 from typing import Any, NoReturn
 
 from .environment import env_above_0, root_path
 from .foreign_flags import hint
 from .parsers.formats import REASONING_PARSERS, TOOL_PARSERS, check_names
+from .tell import tell
 from .version import __version__
 
 _DESCRIPTION = """\
@@ -311,8 +311,8 @@ def unknown_command(word: str, prog: str = "tpc-server") -> int:
     """Says so; the exit status."""
     close = difflib.get_close_matches(word, COMMANDS, 1)
     guess = f" (did you mean {close[0]}?)" if close else f"; commands are {', '.join(COMMANDS)}"
-    print(f"{prog}: error: unknown command {word}{guess}\n", end="", file=sys.stderr)
-    print(f"(`{prog} --help` lists flags and commands)\n", end="", file=sys.stderr)
+    tell(f"{prog}: error: unknown command {word}{guess}")
+    tell(f"(`{prog} --help` lists flags and commands)")
     return 2
 
 

@@ -28,6 +28,7 @@ from .link.control import Operators
 from .listen import Bound, ListenError, bind
 from .metrics.flags import metrics_config
 from .signals import Signals, leave
+from .tell import tell
 
 _POLL_MS: Final = 500
 _SETTLE_S: Final = 0.3
@@ -44,7 +45,7 @@ def run(given: Any) -> int:
     try:
         return _run(given)
     except Problem as problem:
-        print(f"tpc-server: error: {problem}\n", end="", file=sys.stderr)
+        tell(f"tpc-server: error: {problem}")
         return 1
     except KeyboardInterrupt as stop:  # while loading; its argument is the signal
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
@@ -52,10 +53,9 @@ def run(given: Any) -> int:
         if not _out_of_descriptors(error):
             raise
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        print(
+        tell(
             f"tpc-server: error: out of file descriptors while starting (limit {most}, see"
-            " `ulimit -n`)",
-            file=sys.stderr,
+            " `ulimit -n`)"
         )
         return 1
 
@@ -152,10 +152,9 @@ def _guard_gil(given: Any) -> None:
             reason += f"; {_WITHOUT_GIL}"
         if given.require_free_threading:
             raise Problem(f"the GIL is on: {reason}")
-        print(
+        tell(
             f"tpc-server: warning: the GIL is on ({reason}): threads take turns, expect one "
-            "core's speed",
-            file=sys.stderr,
+            "core's speed"
         )
 
 
@@ -276,7 +275,7 @@ def _serve(
             status = 1
             break
     if outcome:
-        print(f"tpc-server: error: the engine ended: {outcome[0]!r}\n", end="", file=sys.stderr)
+        tell(f"tpc-server: error: the engine ended: {outcome[0]!r}")
     if not status:
         _drain(given, server, signals, operators)
     signals.ending = True
@@ -355,7 +354,7 @@ class _Progress:
             print(f"\r{what:<24} [{bar}] {100 * fraction:3.0f} %", end=end, file=sys.stderr)
         elif what != self._last[0] or fraction >= 1 > self._last[1]:
             done = ": done" if fraction >= 1 else " ..."
-            print(f"{what}{done}\n", end="", file=sys.stderr)
+            tell(f"{what}{done}")
         self._last = (what, fraction)
 
 

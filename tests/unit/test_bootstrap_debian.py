@@ -13,24 +13,24 @@ from tpc_server.bootstrap.progress import BootstrapError, StepFailed
 
 KEY = "/usr/share/keyrings/debian-archive-keyring.gpg"
 ONE_LINE = f"""\
-# deb http://commented.example/debian bookworm main
-deb [arch=amd64 signed-by={KEY}] http://mirror.example/debian/ bookworm main contrib # mine
-deb-src http://mirror.example/debian bookworm-updates main
-deb http://security.example/debian-security bookworm-security main
+# deb http://commented.example/deb bookworm main
+deb [arch=amd64 signed-by={KEY}] http://mirror.example/deb/ bookworm main contrib # mine
+deb-src http://mirror.example/deb bookworm-updates main
+deb http://security.example/security bookworm-security main
 deb [trusted=yes] file:/srv/local ./
 deb https://packages.example/apt cloud-bookworm main
-deb http://mirror.example/debian bookworm contrib
+deb http://mirror.example/deb bookworm contrib
 """
 DEB822 = f"""\
 Types: deb
 # a comment in between
-URIs: http://one.example/debian http://two.example/debian/
+URIs: http://one.example/deb http://two.example/deb/
 Suites: trixie trixie-updates
 Components: main
 Signed-By: {KEY}
 
 Types: deb
-URIs: http://off.example/debian
+URIs: http://off.example/deb
 Suites: trixie
 Components: main
 Enabled: no
@@ -41,7 +41,7 @@ Suites: nodistro
 Components: main
 
 Types: deb deb-src
-URIs: http://keyed.example/debian
+URIs: http://keyed.example/deb
 Suites:
  sid
 Components: main
@@ -59,22 +59,22 @@ def apt_dir(tmp_path: Path, one_line: str = "", deb822: str = "") -> Path:
     (folder / "sources.list.d").mkdir(parents=True)
     (folder / "sources.list").write_text(one_line)
     (folder / "sources.list.d" / "debian.sources").write_text(deb822)
-    (folder / "sources.list.d" / "notes.txt").write_text("deb http://no.example/debian sid main")
+    (folder / "sources.list.d" / "notes.txt").write_text("deb http://no.example/deb sid main")
     return folder
 
 
 def test_one_line_sources(tmp_path: Path) -> None:
     assert mirrors(apt_dir(tmp_path, one_line=ONE_LINE)) == [
-        Mirror("http://mirror.example/debian", KEY),
-        Mirror("http://mirror.example/debian", ""),
+        Mirror("http://mirror.example/deb", KEY),
+        Mirror("http://mirror.example/deb", ""),
     ]
 
 
 def test_deb822_sources(tmp_path: Path) -> None:
     assert mirrors(apt_dir(tmp_path, deb822=DEB822)) == [
-        Mirror("http://one.example/debian", KEY),
-        Mirror("http://two.example/debian", KEY),
-        Mirror("http://keyed.example/debian", KEY_TEXT),
+        Mirror("http://one.example/deb", KEY),
+        Mirror("http://two.example/deb", KEY),
+        Mirror("http://keyed.example/deb", KEY_TEXT),
     ]
 
 
@@ -90,19 +90,19 @@ def test_the_private_configuration_takes_only_connection_settings(tmp_path: Path
         'APT::Update::Post-Invoke-Success:: "touch /var/evil";\n'
         'Dir::State::Lists "/var/lib/apt/lists";\n'
     )
-    config = write_configuration(tmp_path, Mirror("http://m.example/debian", KEY), "trixie", dump)
+    config = write_configuration(tmp_path, Mirror("http://m.example/deb", KEY), "trixie", dump)
     text = config.read_text()
     assert "proxy.example" in text
     assert "evil" not in text and "/var/lib" not in text
     for name in ("Dir::State::Lists", "Dir::Cache", "Dir::Etc::SourceList"):
         assert f'{name} "{tmp_path}/' in text
     assert (tmp_path / "etc" / "sources.list").read_text() == (
-        f"deb-src [signed-by={KEY}] http://m.example/debian trixie main\n"
+        f"deb-src [signed-by={KEY}] http://m.example/deb trixie main\n"
     )
 
 
 def test_a_key_inside_the_sources_becomes_a_file(tmp_path: Path) -> None:
-    write_configuration(tmp_path, Mirror("http://m.example/debian", KEY_TEXT), "sid", "")
+    write_configuration(tmp_path, Mirror("http://m.example/deb", KEY_TEXT), "sid", "")
     key = tmp_path / "etc" / "key.asc"
     assert key.read_text().splitlines()[:2] == KEY_TEXT.splitlines()[1:3]
     assert f"[signed-by={key}]" in (tmp_path / "etc" / "sources.list").read_text()

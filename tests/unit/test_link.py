@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import socket
 import subprocess
 import threading
@@ -15,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.link_pair import Pair
 from tests.unit.test_port import plan_of
-from tpc_server.boundary import codec, columns, messages, port, wire
+from tpc_server.boundary import codec, port, wire
 from tpc_server.eventfd import EventFd
 from tpc_server.link import link as link_module
 from tpc_server.link import messages as link_messages
@@ -24,70 +24,10 @@ from tpc_server.link.attached import AttachedMesh, describe
 from tpc_server.link.hub import Hub
 from tpc_server.link.link import Link, attached
 from tpc_server.link.messages import Channel
-from tpc_server.mesh import ABORTS, PUSHES_BLOCKED, PUSHES_BLOCKED_NS, SCHEDULER, Ends, Mesh
+from tpc_server.mesh import SCHEDULER, Ends, Mesh
 
 pytestmark = pytest.mark.timeout(30)
 PACK = codec.make_packer()
-
-
-class Pair:
-    """A frontend's mesh, and the scheduler's link to it."""
-
-    def __init__(self, cores: str = "1", stall_s: float = 5.0) -> None:
-        self.mesh = Mesh(plan_of(*cores.split()), 64, 64, 64)
-        ours, theirs = socket.socketpair()
-        self.far = Channel(theirs)
-        about, fds = describe(self.mesh)
-        assert self.far.send({"mesh": about}, fds)
-        near = Channel(ours)
-        message = near.wait(5)
-        self.link = attached(near, message["mesh"], stall_s)
-        self.ends = Ends(self.mesh)
-        core = self.mesh.plan.stage_cores("tokenize")[0]
-        self.requests = self.ends.sender(core, SCHEDULER)
-        self.aborts = self.ends.sender(core, SCHEDULER, ABORTS)
-        detok = self.mesh.plan.stage_cores("detok")
-        self.frames = [self.ends.receiver(SCHEDULER, core) for core in detok]
-
-    def request(self, rid: bytes) -> None:
-        assert self.requests.post(wire.REQUEST, rid, wire.request_parts(b"r", []))
-
-    def begin(self, rid: bytes = b"first") -> None:
-        """Its first request is given out: it takes part in what is pushed."""
-        self.request(rid)
-        self.link.recv(64)
-
-    def accept(self) -> None:
-        """It says that it takes connections."""
-        assert self.far.send({"accepting": True})
-        self.link.hear()
-        assert self.link.accepting
-
-    def turn(self) -> None:
-        """Its cores publish that they turn."""
-        for core in range(self.mesh.n):
-            self.ends.words[self.mesh.counters_at(core)] = time.monotonic_ns()
-
-    def fill(self) -> None:
-        """No more room for what is pushed."""
-        left = self.link.offer(wire.HEALTH_ACK, b"", ())
-        while left is None:
-            left = self.link.offer(wire.HEALTH_ACK, b"", ())
-        left(False)
-
-    def abort(self, rid: bytes) -> None:
-        header = messages.pack_abort(PACK, rid.decode())
-        self.aborts.post_urgent(wire.ABORT, rid, wire.request_parts(header, []))
-
-    def end(self, *rids: str) -> tuple[bytes, list[bytes]]:
-        finish: list[Any] = [{"type": "length", "length": 1}] * len(rids)
-        ones = [1] * len(rids)
-        return columns.pack_frame(PACK, rids, finish, ones, [[1]] * len(rids), ones, ones)
-
-    def close(self) -> None:
-        self.link.destroy()
-        self.far.close()
-        self.mesh.close()
 
 
 @pytest.fixture
@@ -95,6 +35,20 @@ def pair():
     made = Pair()
     yield made
     made.close()
+
+
+@pytest.fixture
+def both(pair):
+    """Two links of one hub, each with a request given out."""
+    other = Pair()
+    hub = Hub(lambda: None)
+    for one in (pair, other):
+        hub.add(one.link)
+        one.begin()
+    yield hub, pair, other
+    hub.bury(other.link)
+    other.far.close()
+    other.mesh.close()
 
 
 def _left(link: Link) -> int:
@@ -340,14 +294,9 @@ def test_closing_waits_for_who_sleeps_or_tends(pair):
     assert not hub.wait(1) and not begun.is_set()
 
 
-def test_an_interrupted_push_leaves_no_link_locked(pair, monkeypatch):
+def test_an_interrupted_push_leaves_no_link_locked(both, monkeypatch):
     """Several frontends without room: the wait for one ends with an interrupt of the scheduler."""
-    other = Pair()
-    hub = Hub(lambda: None)
-    hub.add(pair.link)
-    hub.add(other.link)
-    pair.begin()
-    other.begin()
+    hub, pair, other = both
 
     def interrupted(*_: Any) -> bool:
         raise KeyboardInterrupt
@@ -356,18 +305,13 @@ def test_an_interrupted_push_leaves_no_link_locked(pair, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         for _ in range(100):
             hub.push(wire.HEALTH_ACK, b"", ())
-    hub.bury(other.link)  # takes their locks
-    other.close()
+    for one in (other, pair):
+        hub.bury(one.link)  # takes their locks
 
 
-def test_a_push_that_fails_leaves_no_link_locked(pair, monkeypatch):
+def test_a_push_that_fails_leaves_no_link_locked(both, monkeypatch):
     """What one has no room for is waited for only once the others have had it."""
-    other = Pair()
-    hub = Hub(lambda: None)
-    hub.add(pair.link)
-    hub.add(other.link)
-    pair.begin()
-    other.begin()
+    hub, pair, other = both
     pair.fill()
 
     def failing(*_: Any) -> Any:
@@ -378,8 +322,6 @@ def test_a_push_that_fails_leaves_no_link_locked(pair, monkeypatch):
         hub.push(wire.HEALTH_ACK, b"", ())
     for one in (other, pair):
         hub.bury(one.link)  # takes their locks
-    other.far.close()
-    other.mesh.close()
 
 
 def test_threads_that_push_may_all_look(pair):
@@ -653,163 +595,3 @@ def test_an_abort_reaches_one_that_has_given_out_nothing_yet(pair):
     """Its requests may still be on the way to the scheduler."""
     pair.link.tell(b"a")
     assert [kind for kind, _, _ in pair.frames[0].drain(9)] == [wire.FOREIGN_ABORT]
-
-
-# -- what a peer may do ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "line", [b"[" * 60_000, b'{"a":' * 30_000, b'{"failed": 1}', b"\xff\xfe{}", b'"\\ud800"', b"7"]
-)
-def test_words_that_make_no_sense_end_the_link_alone(pair, line):
-    """Deep nesting is a RecursionError of the reader, not a ValueError."""
-    pair.far.sock.sendall(line + b"\n")
-    for _ in range(4):
-        pair.link.hear()
-    assert pair.link.gone or pair.link.failure == "?"
-
-
-def test_what_a_peer_says_fits_one_line_of_the_log(pair):
-    assert pair.far.send({"failed": "a\nb \ud800" + "x" * 10_000})
-    pair.link.hear()
-    assert pair.link.failure.startswith("a b ?x") and len(pair.link.failure) <= 500
-
-
-def test_a_request_that_could_not_be_aborted_by_name_ends_its_link(pair):
-    """And the death of that is the end of it: its memory is let go of, the others aborted."""
-    said: list[Any] = []
-    hub = Hub(lambda: said.extend(link.failure for link in hub.links if link.gone))
-    hub.add(pair.link)
-    pair.request(b"good")
-    assert len(hub.recv(64)) == 1
-    pair.request(b"\xff\xfe")
-    assert hub.recv(64) == [] and pair.link.gone
-    hub.tend(now=True)
-    assert "cannot be read" in said[-1]
-    hub.bury(pair.link)
-    assert [codec.unpack(one.header)[1] for one in hub.recv(64)] == ["good"]
-    assert not hub.links and pair.link.channel.fileno() == -1
-
-
-def test_a_link_whose_requests_cannot_be_named_is_let_go_of(pair):
-    hub = Hub(lambda: None)
-    hub.add(pair.link)
-    pair.link._live[b"\xff"] = None
-    with pytest.raises(UnicodeDecodeError):
-        hub.bury(pair.link)
-    assert not hub.links and pair.link.channel.fileno() == -1
-
-
-def test_counts_that_a_peer_filled_go_round(pair):
-    """They are in its memory, and a push that waits adds to them."""
-    words = pair.link.words
-    words[PUSHES_BLOCKED] = words[PUSHES_BLOCKED_NS] = (1 << 64) - 1
-    pair.link._space.wait(0)
-    assert words[PUSHES_BLOCKED] == 0
-
-
-def test_a_doorbell_that_cannot_be_rung_ends_its_link_alone(pair):
-    hub = Hub(lambda: None)
-    hub.add(pair.link)
-    pair.begin()
-    bell = pair.link._frames[0]._bell
-
-    class Broken:
-        def write(self) -> None:
-            raise OSError(9, "Bad file descriptor")
-
-    bell._event = Broken()
-    bell._words[bell._at] = 1  # it sleeps
-    assert hub.push(wire.HEALTH_ACK, b"", ()) is True
-    assert pair.link.gone and "cannot be used" in pair.link.failure
-
-
-@pytest.mark.parametrize("what", ["pipe", "file"])
-def test_a_doorbell_that_could_block_is_refused(what, tmp_path):
-    mesh = Mesh(plan_of("1"), 64, 64, 64)
-    about, fds = describe(mesh)
-    reading, writing = os.pipe()
-    other = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    bad = {"pipe": writing, "file": other}[what]
-    with pytest.raises(ValueError, match="no eventfd"):
-        AttachedMesh(about, [*[os.dup(fd) for fd in fds[:-1]], os.dup(bad)])
-    for fd in (reading, writing, other):
-        os.close(fd)
-    mesh.close()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tokenize": []},
-        {"detok": [7]},
-        {"detok": [0] * 1000},
-        {"tokenize": [[]]},
-        {"detok": {"a": 1}},
-    ],
-)
-def test_stages_that_make_no_sense_are_refused(change):
-    mesh = Mesh(plan_of("1"), 64, 64, 64)
-    about, fds = describe(mesh)
-    with pytest.raises(ValueError, match="its rings cannot be used"):
-        AttachedMesh({**about, **change}, [os.dup(fd) for fd in fds])
-    mesh.close()
-
-
-def test_descriptors_that_were_cut_off_end_the_link():
-    """At the limit of open files the kernel drops what does not fit, and says so."""
-    ours, theirs = socket.socketpair()
-    near, far = Channel(ours), Channel(theirs)
-    before = len(os.listdir("/proc/self/fd"))
-    assert far.send({"mesh": {}}, [0, 0, 0, 0])
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
-    filled = []
-    try:
-        while (fd := os.dup(0)) < highest:
-            filled.append(fd)
-        filled.append(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (fd + 3, limits[1]))  # room for two of four
-        with pytest.raises(link_messages.LinkClosed, match="too many open files"):
-            near.wait(5)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for fd in filled:
-            os.close(fd)
-    near.close()
-    far.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 2
-
-
-def test_descriptors_without_end_are_refused(monkeypatch):
-    monkeypatch.setattr(link_messages, "_MOST_FDS", 8)
-    ours, theirs = socket.socketpair()
-    near, far = Channel(ours), Channel(theirs)
-    with pytest.raises(link_messages.LinkClosed, match="without end"):
-        for _ in range(4):
-            socket.send_fds(far.sock, [b" "], [0, 0, 0])
-            near.poll()
-    near.close()
-    far.close()
-
-
-def test_what_is_not_read_at_once_is_sent_later():
-    """Who must not wait posts: a restart's first words may be more than a socket holds."""
-    ours, theirs = socket.socketpair()
-    near, far = Channel(ours), Channel(theirs)
-    text = "x" * 900_000
-    began = time.monotonic()
-    near.post({"config": text}, [0])
-    near.post({"drain": 1})
-    assert time.monotonic() - began < 4  # `send` would wait for five
-    got: list[Any] = []
-    while len(got) < 2:
-        message = far.poll()
-        if message is not None:
-            got.append(message)
-        assert near.poll() is None
-    assert got == [{"config": text}, {"drain": 1}]
-    (fd,) = far.take_fds()
-    os.close(fd)
-    near.close()
-    far.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_link import Pair
+from tests.unit.link_pair import Pair
 from tpc_server.boundary import wire
 from tpc_server.link import hub as hub_module
 from tpc_server.link.hub import Hub

@@ -39,67 +39,79 @@ def test_no_tokenize_core_starves_however_busy_the_others_are(mesh):
     port.close()
 
 
+class Lane:
+    """A tokenize core's rings to the scheduler, from both ends."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        (core, *_) = mesh.plan.stage_cores("tokenize")
+        ends = Ends(mesh)
+        self.requests = ends.sender(core, SCHEDULER)
+        self.aborts = ends.sender(core, SCHEDULER, ABORTS)
+        self.port = SchedulerPort(mesh)
+        self.bytes = mesh.ring((core, SCHEDULER, DATA))[1]
+
+    def request(self, rid: bytes, header: bytes = b"") -> bool:
+        return self.requests.post(wire.REQUEST, rid, wire.request_parts(header or rid, []))
+
+    def abort(self, rid: bytes) -> None:
+        self.aborts.post_urgent(wire.ABORT, rid, wire.request_parts(b"abort " + rid, []))
+
+    def take(self, most: int) -> list[bytes]:
+        """Headers of what a scheduler gets."""
+        return [one.header for one in self.port.recv(most)]
+
+
+@pytest.fixture
+def lane(mesh):
+    made = Lane(mesh)
+    yield made
+    made.port.close()
+
+
 @pytest.mark.parametrize("room", range(1, 9))
-def test_an_abort_never_overtakes_its_request(mesh, room):
+def test_an_abort_never_overtakes_its_request(lane, room):
     """Not either where pieces of a large request use up what is asked for at once."""
-    (core, *_) = mesh.plan.stage_cores("tokenize")
-    ends = Ends(mesh)
-    requests, aborts = ends.sender(core, SCHEDULER), ends.sender(core, SCHEDULER, ABORTS)
-    port = SchedulerPort(mesh)
-    large = bytes(mesh.ring((core, SCHEDULER, DATA))[1] * 5 // 8)  # in three pieces
+    large = bytes(lane.bytes * 5 // 8)  # in three pieces
     sent = [(b"large", large), *[(b"%d" % k, b"small") for k in range(4)]]
     unsent = list(sent)
     got: list[bytes] = []
     aborted = False
     while len(got) <= len(sent):
-        while unsent and requests.post(
-            wire.REQUEST, unsent[0][0], wire.request_parts(unsent[0][1], [])
-        ):
+        while unsent and lane.request(*unsent[0]):
             unsent.pop(0)
-        requests.flush()
-        if not unsent and not requests.backlog and not aborted:  # as its stage does it
-            aborts.post_urgent(wire.ABORT, b"3", wire.request_parts(b"abort", []))
+        lane.requests.flush()
+        if not unsent and not lane.requests.backlog and not aborted:  # as its stage does it
+            lane.abort(b"3")
             aborted = True
-        got += [one.header for one in port.recv(room)]
-    assert got == [*[header for _, header in sent], b"abort"]
-    port.close()
+        got += lane.take(room)
+    assert got == [*[header for _, header in sent], b"abort 3"]
 
 
-def test_what_comes_later_holds_no_abort_back(mesh):
+def test_what_comes_later_holds_no_abort_back(lane):
     """Under load something always does, before messages are made of what was read."""
-    (core, *_) = mesh.plan.stage_cores("tokenize")
-    ends = Ends(mesh)
-    requests, aborts = ends.sender(core, SCHEDULER), ends.sender(core, SCHEDULER, ABORTS)
-    port = SchedulerPort(mesh)
-    read = port.read
+    read = lane.port.read
 
     def busy(records):
         if records and records[0][0] == wire.REQUEST:
-            assert requests.post(wire.REQUEST, b"more", wire.request_parts(b"more", []))
+            assert lane.request(b"more")
         return read(records)
 
-    port.read = busy
-    assert requests.post(wire.REQUEST, b"one", wire.request_parts(b"one", []))
-    aborts.post_urgent(wire.ABORT, b"one", wire.request_parts(b"abort", []))
-    assert [one.header for one in port.recv(64)] == [b"one", b"abort"]
-    assert [one.header for one in port.recv(64)] == [b"more"]
-    port.close()
+    lane.port.read = busy
+    assert lane.request(b"one")
+    lane.abort(b"one")
+    assert lane.take(64) == [b"one", b"abort one"]
+    assert lane.take(64) == [b"more"]
 
 
-def test_an_abort_waits_for_what_was_there_before_it_and_no_longer(mesh):
+def test_an_abort_waits_for_what_was_there_before_it_and_no_longer(lane):
     """However much comes behind, and however slowly it is taken."""
-    (core, *_) = mesh.plan.stage_cores("tokenize")
-    ends = Ends(mesh)
-    requests, aborts = ends.sender(core, SCHEDULER), ends.sender(core, SCHEDULER, ABORTS)
-    port = SchedulerPort(mesh)
     got: list[bytes] = []
     for k in range(20):
-        assert requests.post(wire.REQUEST, b"%d" % k, wire.request_parts(b"%d" % k, []))
-    aborts.post_urgent(wire.ABORT, b"0", wire.request_parts(b"abort 0", []))
+        assert lane.request(b"%d" % k)
+    lane.abort(b"0")
     for k in range(20, 60):
-        got += [one.header for one in port.recv(1)]
-        assert requests.post(wire.REQUEST, b"%d" % k, wire.request_parts(b"%d" % k, []))
+        got += lane.take(1)
+        assert lane.request(b"%d" % k)
         if k == 30:
-            aborts.post_urgent(wire.ABORT, b"30", wire.request_parts(b"abort 30", []))
+            lane.abort(b"30")
     assert got.index(b"abort 0") == 20 and got.index(b"abort 30") == 20 + 12
-    port.close()

@@ -10,13 +10,13 @@ import argparse
 import os
 import signal
 import socket
-import sys
 import time
 from typing import Any, Final
 
 from ..affinity.sglang_rules import plan_for_server
 from ..doorman import Doorman
 from ..listen import Bound, ListenError, bind
+from ..tell import tell
 from . import plain, protocol
 from .frontend import FAILED, GONE, metrics_of, serve
 from .messages import Channel, LinkClosed, text_of
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     try:
         bound = bind(given.host, given.port, None, len(plan.stage_cores("ingress")), 4096)
     except ListenError as error:
-        print(f"tpc-server: error: {error}\n", end="", file=sys.stderr)
+        tell(f"tpc-server: error: {error}")
         return 1
     print(f"tpc-server: listening on http://{given.host}:{bound.port}, waiting for a scheduler at"
           f" {given.attach}", flush=True)  # fmt: skip
@@ -121,12 +121,7 @@ def _scheduler(path: str, door: _Door) -> tuple[Channel, dict[str, Any]]:
                 said = text_of(message, "refused")
                 if said and said != refusal:
                     refusal = said
-                    print(
-                        f"tpc-server: not attached: {refusal}\n",
-                        end="",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    tell(f"tpc-server: not attached: {refusal}")
                 message["config"] = dict(message["config"])
                 return channel, message
             except (TimeoutError, LinkClosed, KeyError):

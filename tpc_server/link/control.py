@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from ..tell import tell
 from .listening import Listener
 
 _MOST: Final = 4096
@@ -236,7 +237,6 @@ def _outcome(port: int, answer: dict[str, Any], say: Callable[[str], None]) -> d
 def main(command: str, argv: list[str], program: str = "tpc-server") -> int:
     """`tpc-server reload|status [--port N]`; the exit status."""
     import argparse
-    import sys
 
     parser = argparse.ArgumentParser(
         prog=f"{program} {command}",
@@ -251,11 +251,9 @@ def main(command: str, argv: list[str], program: str = "tpc-server") -> int:
     try:
         answer = ask(given.port, command)
         if command == "reload" and answer.get("ok"):
-            answer = _outcome(
-                given.port, answer, lambda text: print(f"{program}: {text}", file=sys.stderr)
-            )
+            answer = _outcome(given.port, answer, lambda text: tell(f"{program}: {text}"))
     except ControlError as error:
-        print(f"tpc-server: error: {error}", file=sys.stderr)
+        tell(f"tpc-server: error: {error}")
         return 1
     print(json.dumps(answer))
     return 0 if answer.get("ok") else 1

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from ..affinity import pin
 from ..log import LogWriter
+from ..tell import tell
 from . import plain, protocol
 from .attached import describe
 from .messages import Channel, LinkClosed, text_of
@@ -50,11 +51,7 @@ def main(argv: list[str]) -> int:
     except (TimeoutError, LinkClosed):
         return 1
     if refused := text_of(message, "refused"):
-        print(
-            f"tpc-server: error: this frontend process is refused: {refused}\n",
-            end="",
-            file=sys.stderr,
-        )
+        tell(f"tpc-server: error: this frontend process is refused: {refused}")
         return 1
     fds = channel.take_fds()
     registry_fd = fds.pop() if message.get("registry") else -1
@@ -131,7 +128,7 @@ def serve(
     except Exception as error:
         channel.send({"refused": str(error)})
         if closing is not None:
-            print(f"tpc-server: error: {error}\n", end="", file=sys.stderr)
+            tell(f"tpc-server: error: {error}")
         return FAILED
     about, fds = describe(link)
     channel.send({"mesh": about}, fds)

@@ -8,7 +8,6 @@ scheduler goes on.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,6 +22,7 @@ from ..counters import snapshot
 from ..listen import Bound, bind
 from ..metrics.area import MetricsArea
 from ..server_checks import check_arguments
+from ..tell import tell
 from . import plain
 from .children import SLOTS, Seat
 from .control import RELOADING, ControlError, ControlSocket, state_of
@@ -322,4 +322,4 @@ def _area(args: ServerArgs, cores: int, slots: int) -> MetricsArea:
 
 def _log(message: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    print(f"{stamp} tpc-server: {message}\n", end="", file=sys.stderr, flush=True)
+    tell(f"{stamp} tpc-server: {message}")
