@@ -57,6 +57,7 @@ SHOWN = [
         "link/control.py",
         "link/listening.py",
         "listen.py",
+        "tell.py",
     )
 ] + [ROOT / "perf" / "harness" / "bench_flags.py"]
 
